@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
 
 import shardwright
 from shardwright.building import BuildSummary
@@ -18,11 +17,10 @@ from shardwright.cli.options import (
     path,
     switch,
 )
-from shardwright.cli.pack import buckets_table, by_reason, copies_note
-from shardwright.cli.printing import call, caption_lines, facts_lines, shown_lines
+from shardwright.cli.pack import buckets_table, copies_note
+from shardwright.cli.printing import by_reason, call, caption_lines, facts_lines, shown_lines, total
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import duration, quantity, rate, size
-from shardwright.summary import Count
 from shardwright.text import shown
 
 HELP = "images and captions straight to tar shards, without a store between"
@@ -129,7 +127,7 @@ def describe(summary: BuildSummary) -> str:
     if summary.obstacle is not None:
         parts.append(f"the run itself would stop: {shown_lines(summary.obstacle)}")
     if summary.ledger is not None:
-        count = quantity(_total(summary.left_out), "images")
+        count = quantity(total(summary.left_out), "images")
         line = f"{count} left out; {shown(summary.ledger)} lists each with the reason"
         if summary.source is not None:
             line += ". To have them too, restore a copy of the shards or build from the images"
@@ -152,18 +150,13 @@ def _repeated_note(summary: BuildSummary) -> list[str]:
     if summary.under_other_ids is None:
         return []
     count = quantity(summary.under_other_ids.count, "images")
-    was = "are in the shards twice now: they were there under other ids"
-    if summary.under_other_ids.count == 1:
-        was = "is in the shards twice now: it was there under another id"
-    from shardwright.storage.place import place_at  # here, to keep the start light
-    from shardwright.storage.urls import location
-
-    place = place_at(location(summary.output_dir))
-    how = "with --overwrite" if place.can_replace else "into another folder"
+    was = "is in the shards twice now: it was there under another id"
+    if summary.under_other_ids.count > 1:
+        was = "are in the shards twice now: they were there under other ids"
     return [
         f"note: {count} {was}. Ids come from file names, from paths below IMAGES (--ids path) or "
         "from the captions file (--ids captions), so keep these as they were. To have each image "
-        f"once, build all of it again {how}"
+        "once, build all of it again into another folder, or with --overwrite"
     ]
 
 
@@ -215,24 +208,13 @@ def _counts(summary: BuildSummary) -> str:
         f"written_samples: {summary.written_samples:,}",
         f"already_there: {summary.already_there:,}",
     ]
-    lines += _reasons("left_out", summary.left_out)
+    lines += [f"left_out: {total(summary.left_out):,}", *by_reason(summary.left_out)]
     if summary.not_chosen:
-        lines += _reasons("not_chosen", summary.not_chosen)
+        lines += [f"not_chosen: {total(summary.not_chosen):,}", *by_reason(summary.not_chosen)]
     lines += facts_lines(summary) + caption_lines(summary.caption_rows)
     if summary.fit is not None and summary.written_samples:
         lines.append(f"fit {summary.fit}")
     if summary.under_other_ids is not None:
-        count, example = summary.under_other_ids.count, shown(summary.under_other_ids.example)
-        lines.append(f"under_other_ids: {count:,} (for example {example})")
-    for reason, found in summary.unapplied_profiles.items():
-        lines.append(f"{reason}: {found.count:,} (for example {shown(found.example)})")
+        lines += by_reason({"under_other_ids": summary.under_other_ids}, "")
+    lines += by_reason(summary.unapplied_profiles, "")
     return "\n".join(lines)
-
-
-def _reasons(name: str, counts: Mapping[str, Count]) -> Iterator[str]:
-    yield f"{name}: {_total(counts):,}"
-    yield from by_reason(counts)
-
-
-def _total(counts: Mapping[str, Count]) -> int:
-    return sum(each.count for each in counts.values())

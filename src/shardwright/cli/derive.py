@@ -8,12 +8,14 @@ import shardwright
 from shardwright.building import BuildSummary
 from shardwright.cli.options import IGNORE_SPACE, STORE, names, number, path, switch, text
 from shardwright.cli.printing import (
+    by_reason,
     call,
     caption_lines,
     change_lines,
     facts_lines,
     shown_lines,
     table,
+    total,
 )
 from shardwright.deriving import DeriveSummary
 from shardwright.deriving.summary import Trial
@@ -208,16 +210,13 @@ def describe(summary: DeriveSummary) -> str:
 
 def read_models(texts: list[str] | None) -> dict[str, str]:
     """Read ``--model``, which may be given several times."""
-    return dict(map(_model, texts or []))
-
-
-def _model(text: str) -> tuple[str, str]:
-    component, equals, model = text.partition("=")
-    if not equals or not model:
-        raise UsageError(
-            f"--model {text}: no model", fix="write COMPONENT=ID, for example vae=FOLDER"
-        )
-    return component, model
+    named = {}
+    for each in texts or []:
+        component, _, named[component] = each.partition("=")
+        if not named[component]:
+            fix = "write COMPONENT=ID, for example vae=FOLDER"
+            raise UsageError(f"--model {each}: no model", fix=fix)
+    return named
 
 
 def read_dtypes(texts: list[str] | None) -> str | dict[str, str] | None:
@@ -301,7 +300,7 @@ def _counts(summary: DeriveSummary) -> str:
         f"failed: {summary.failed:,}",
     ]
     if summary.left_out:
-        lines.append(f"left_out: {sum(found.count for found in summary.left_out.values()):,}")
+        lines.append(f"left_out: {total(summary.left_out):,}")
     if summary.kept_captions:
         lines.append(f"kept_captions: {summary.kept_captions:,} (the new text is not encoded)")
     if summary.replaced_captions and not summary.updated_captions:
@@ -317,16 +316,14 @@ def _counts(summary: DeriveSummary) -> str:
             lines.append(f"{name}: {len(paths):,} (for example {shown(paths[0])})")
     lines += change_lines(summary) + facts_lines(summary)
     lines += caption_lines(summary.caption_rows)
-    about = "about " if summary.profiles_estimated else ""
+    about = {"profile_ignored": "about "} if summary.profiles_estimated else {}
     for reasons, before in (
         (summary.unused_rows, "unused_rows, "),
         (summary.unapplied_profiles, ""),
         (summary.failed_by_reason, "  "),
         (summary.left_out, "  "),
     ):
-        for reason, found in reasons.items():
-            count = f"{about if reason == 'profile_ignored' else ''}{found.count:,}"
-            lines.append(f"{before}{reason}: {count} (for example {shown(found.example)})")
+        lines += by_reason(reasons, before, about)
     if summary.fit is not None:
         lines.append(f"fit {summary.fit}")
     return "\n".join(lines)

@@ -15,11 +15,10 @@ from shardwright.cli.options import (
     path,
     switch,
 )
-from shardwright.cli.printing import listed, shown_lines, table
+from shardwright.cli.printing import by_reason, listed, shown_lines, table, total
 from shardwright.packing import BucketSummary, PackSummary
 from shardwright.packing.summary import PartSummary, SyncSummary
 from shardwright.progress import quantity, size
-from shardwright.summary import Count
 from shardwright.text import shown
 
 if TYPE_CHECKING:
@@ -160,7 +159,7 @@ def _synced(summary: PackSummary, synced: SyncSummary) -> str:
     new = quantity(synced.new_samples, "new samples")
     return (
         f"{'would sync' if summary.dry_run else 'synced'} {shown(summary.output_dir)} with the "
-        f"store: {_total(synced.changed):,} changed, {_total(synced.removed):,} removed, {new}; "
+        f"store: {total(synced.changed):,} changed, {total(synced.removed):,} removed, {new}; "
         f"{quantity(summary.written_shards, 'shards')} written ({size(summary.written_bytes)}), "
         f"{len(summary.removed_shards):,} removed, "
         f"{synced.untouched_shards + summary.kept_shards:,} kept [{summary.seconds:.1f} s]"
@@ -204,27 +203,17 @@ def _counts(summary: PackSummary) -> str:
     ]
     lines += by_reason(summary.skipped_by_reason)
     if summary.left_out:
-        lines += [f"left_out: {_total(summary.left_out)}", *by_reason(summary.left_out)]
+        lines += [f"left_out: {total(summary.left_out)}", *by_reason(summary.left_out)]
     if summary.synced is not None:
         for name, counts in (
             ("changed_samples", summary.synced.changed),
             ("removed_samples", summary.synced.removed),
         ):
-            lines += [f"{name}: {_total(counts)}", *by_reason(counts)]
+            lines += [f"{name}: {total(counts)}", *by_reason(counts)]
         lines.append(f"new_samples: {summary.synced.new_samples}")
     lines.append(f"written_samples: {summary.written_samples}")
     lines.append(f"written_shards: {summary.written_shards}")
     return "\n".join(lines)
-
-
-def by_reason(counts: Mapping[str, Count]) -> Iterator[str]:
-    """List counts by their reasons."""
-    for reason, one in counts.items():
-        yield f"  {shown(reason)}: {one.count} (for example {shown(one.example)})"
-
-
-def _total(counts: Mapping[str, Count]) -> int:
-    return sum(one.count for one in counts.values())
 
 
 def _advice(summary: PackSummary) -> list[str]:
@@ -245,7 +234,7 @@ def _advice(summary: PackSummary) -> list[str]:
             f"packed; to merge them, run:\n  {summary.derive_command}"
         )
     if summary.unopened_records and summary.synced is None:
-        left_out = _total(summary.left_out)
+        left_out = total(summary.left_out)
         packed = summary.unopened_records - left_out - summary.over_limit
         why = {"already packed": packed, "left out": left_out, "over --limit": summary.over_limit}
         counts = ", ".join(f"{count:,} {what}" for what, count in why.items() if count)

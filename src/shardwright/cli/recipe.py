@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
 
 from shardwright.buckets import Bucket
 from shardwright.cli.options import path, switch
+from shardwright.cli.printing import table
 from shardwright.progress import quantity
 from shardwright.showing import RecipeComponent, RecipeSummary
 from shardwright.text import shown
@@ -82,10 +82,10 @@ def describe(summary: RecipeSummary) -> str:
         wrote = f"wrote {shown(summary.written)}, which begins as {shown(summary.origin)}"
         return f"{wrote}\nnext: edit it, then run shardwright derive"
     heads = ["component", "member", "dtype", "shape", "encoder", "model"]
-    cells = _aligned([heads, *map(_cells, summary.components)])
+    cells = table([heads, *map(_cells, summary.components)], left=True).splitlines()
     lines = (f"# The recipe of {shown(summary.origin)}.", "", summary.toml)
     return "\n".join(
-        (*lines, *(f"# {row}" for row in cells), "#", f"# {_buckets(summary.buckets)}")
+        (*lines, *(f"# {row.rstrip()}" for row in cells), "#", f"# {_buckets(summary.buckets)}")
     )
 
 
@@ -104,12 +104,3 @@ def _buckets(names: list[str]) -> str:
         f"{quantity(len(found), 'buckets')}, from {found[0]} to {found[-1]}, "
         f"of {pixels[0] / 1e6:.2f} to {pixels[-1] / 1e6:.2f} megapixels"
     )
-
-
-def _aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Align the cells of each column to the left."""
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import starmap
 
 from shardwright.cli.options import STORE, WORKERS, path
-from shardwright.cli.printing import change_lines, decoding_lines, listed, table
+from shardwright.cli.printing import by_reason, change_lines, decoding_lines, listed, table
 from shardwright.progress import quantity, size
 from shardwright.reporting import Outlook, PackedStatus, StoreStatus
 from shardwright.text import near, shown
@@ -54,10 +54,7 @@ FLAGS = {
 def describe(status: StoreStatus) -> str:
     """Write the status for people."""
     parts = [[_headline(status)], _components(status), _buckets(status), _sizes(status)]
-    parts[0] += (
-        f"  {reason}: {skipped.count:,} (for example {shown(skipped.example)})"
-        for reason, skipped in status.skipped_by_reason.items()
-    )
+    parts[0] += by_reason(status.skipped_by_reason)
     if status.unfinished:
         names, made = " and ".join(status.unfinished), max(status.unfinished.values())
         parts.append([f"new arrays of {names}: {quantity(made, 'images')} so far, not in use yet"])

@@ -14,8 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.comparing import copies, similar, vectors
-from shardwright.comparing.copies import NO_VECTOR, Copies
-from shardwright.comparing.similar import Numbers, Similar
 from shardwright.errors import ShardwrightError, UsageError
 from shardwright.interrupts import check
 from shardwright.looking.sources import Source
@@ -37,14 +35,14 @@ def read_vectors(source: Source, progress: Progress) -> NDArray[Any]:
         fix = 'to compare images, derive one too, for example with encoder = "dinov3"'
         if possible := copies.vectors_of(source.recipe):
             fix += f", or name one: --component {possible[0].name}"
-        raise UsageError(NO_VECTOR, path=source.name, fix=fix)
+        raise UsageError(copies.NO_VECTOR, path=source.name, fix=fix)
     width, total = component.shape_for(0, 0)[0], len(source.table)
     if total > similar.EXACT_MOST:
         similar.require_faiss()  # now, and not after all vectors are read
     return vectors.read(source.vectors(component), total, width, progress)
 
 
-def compare(source: Source, progress: Progress) -> tuple[Similar, NDArray[np.float32]]:
+def compare(source: Source, progress: Progress) -> tuple[similar.Similar, NDArray[np.float32]]:
     """Compare the vectors of all images, and give each a place on a map.
 
     The table gets the similarity and the flags.
@@ -64,7 +62,7 @@ class Search(Progress):
 
     def __init__(self, source: Source) -> None:
         self.source, self.state, self.message = source, "none", ""
-        self.found: Similar | None = None
+        self.found: similar.Similar | None = None
         self.places = np.zeros((0, 2), np.float32)  # by sample: on a map
         self._done, self._total = 0, 0
         self._lock = threading.Lock()
@@ -131,7 +129,11 @@ def write_groups(
 
 
 def _lines(
-    source: Source, found: Copies, read: NDArray[Any] | None, group: Numbers, least: float
+    source: Source,
+    found: copies.Copies,
+    read: NDArray[Any] | None,
+    group: similar.Numbers,
+    least: float,
 ) -> list[dict[str, Any]]:
     """Name each sample of a group that is a copy of an earlier one that is kept, or resembles it.
 

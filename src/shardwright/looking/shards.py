@@ -24,15 +24,12 @@ from shardwright.progress import Progress, quantity
 from shardwright.recipes import JSON_SUFFIX, SPECIFICATION, Component, Recipe
 from shardwright.reporting.rows import CUT_AT, READY
 from shardwright.shards.format import index, records
-from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.parts import is_packed, parts_of
-from shardwright.shards.format.records import SampleFacts
 from shardwright.shards.reader.catalog import Catalog, Shard, open_catalog
 from shardwright.shards.reader.view import Sample, View
 from shardwright.storage import urls
 from shardwright.storage.fetched import folder_at
 from shardwright.storage.pieces import Folder, Piece
-from shardwright.storage.urls import STORES, Location
 from shardwright.store.arrays import widened
 from shardwright.store.attention import CROPPED, ENLARGED
 from shardwright.store.facts import LOST, TOKENS
@@ -74,7 +71,7 @@ class Part:
         place = bisect_right(self.catalog.firsts, number) - 1
         return self.catalog.shards[place], self.catalog.firsts[place]
 
-    def _index(self, shard: Shard) -> ShardIndex | None:
+    def _index(self, shard: Shard) -> index.ShardIndex | None:
         if shard.index_xxh3 is None:
             return None
         name = index.index_name(shard.path)
@@ -91,9 +88,9 @@ class ShardSource:
     def __init__(self, name: str, progress: Progress) -> None:
         self.name = name
         self.parts: list[Part] = []
-        below: Mapping[str, Location] = {}
+        below: Mapping[str, urls.Location] = {}
         scheme, url, _ = name.partition("://")
-        if not url or scheme in STORES:  # others cannot be listed
+        if not url or scheme in urls.STORES:  # others cannot be listed
             top = urls.location(name)
             below = {} if is_packed(top) else parts_of(top)
         paths = dict[str | None, str]((part, str(path)) for part, path in below.items())
@@ -140,13 +137,15 @@ class ShardSource:
                     progress.note(f"{before + count:,} of {quantity(total, 'records')}")
         return builder.table()
 
-    def _records(self, part: Part) -> Iterator[tuple[Shard, int, list[tuple[Record, SampleFacts]]]]:
+    def _records(
+        self, part: Part
+    ) -> Iterator[tuple[Shard, int, list[tuple[Record, records.SampleFacts]]]]:
         """Read the records of each shard: from their file, else from the JSON members."""
         shards = part.catalog.shards
         names = [records.records_name(shard.path) for shard in shards if shard.records_xxh3]
         files = part.folder.read_files(names)
         for shard, first in zip(shards, part.catalog.firsts, strict=True):
-            found: list[tuple[Record, SampleFacts]] = []
+            found: list[tuple[Record, records.SampleFacts]] = []
             if shard.records_xxh3:
                 path = f"{part.folder.name}/{records.records_name(shard.path)}"
                 with suppress(DamageError):
@@ -155,7 +154,7 @@ class ShardSource:
                     self.notes.append(f"{path} is damaged or missing; run shardwright verify")
             if len(found) != shard.samples:
                 members = part.records(first, shard.samples)
-                found = [(record, SampleFacts()) for record in members]
+                found = [(record, records.SampleFacts()) for record in members]
             yield shard, first, found
 
     def _at(self, number: int) -> tuple[Part, int]:
@@ -236,7 +235,7 @@ def _record(sample: Sample) -> Record:
     return record
 
 
-def _columns(facts: Sequence[SampleFacts]) -> dict[str, list[Any]]:
+def _columns(facts: Sequence[records.SampleFacts]) -> dict[str, list[Any]]:
     """Give facts as columns of a table."""
     columns: dict[str, list[Any]] = {
         ENLARGED: [known.enlarged for known in facts],

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 
 from shardwright.comparing import similar
-from shardwright.comparing.similar import Similar
 from shardwright.errors import UsageError
 from shardwright.looking import overview, samples
 from shardwright.looking.duplicates import Search
@@ -18,13 +17,13 @@ from shardwright.looking.latents import Agreement
 from shardwright.looking.pictures import Previews
 from shardwright.looking.sources import Source
 from shardwright.looking.table import Numbers, Query
-from shardwright.store.attention import Attention
 
 _PAGE, _MOST = 60, 240  # samples
 _GROUPS, _SIDE_BY_SIDE = 10, 12
 _POINTS = 100_000  # of a map
 _GRID = 65535  # steps of a map's sides
 _LISTED = 20  # ids
+_LINKED = ("flag", "state")  # of what needs attention: the query of a link to it
 
 Parameters = Mapping[str, str]
 Answer = dict[str, Any]
@@ -61,7 +60,7 @@ class Viewer:
                 "state": each.state,
                 "count": each.count,
                 "text": each.text,
-                "query": _query(each),
+                "query": urlencode([(n, v) for n, v in vars(each).items() if n in _LINKED and v]),
             }
             for each in overview.attention_of(self.source, self.search.found)
         ]
@@ -213,7 +212,7 @@ class Viewer:
         similarity = round(float(found.similarity[number]), 4)
         return [{"n": nearest, "id": self.table.ids[nearest], "similarity": similarity}]
 
-    def _similar(self) -> Similar:
+    def _similar(self) -> similar.Similar:
         if self.search.found is None:
             raise UsageError("similar samples are not known yet", fix="start the search first")
         return self.search.found
@@ -239,13 +238,6 @@ class Viewer:
         }
 
 
-def _query(each: Attention) -> str | None:
-    """Give the query of a link to the samples that something is about."""
-    if each.flag:
-        return f"flag={each.flag}"
-    return urlencode({"state": each.state}) if each.state else None
-
-
 def unlike(name: str, agreement: Agreement | None) -> str | None:
     """Warn of latents that do not look like their images.
 
@@ -268,7 +260,7 @@ def integer(given: Parameters, name: str, default: int, least: int = 0) -> int:
     return int(text)
 
 
-def _weakest(found: Similar, group: Numbers) -> float:
+def _weakest(found: similar.Similar, group: Numbers) -> float:
     """Give the weakest link that holds a group together."""
     inside = np.isin(found.first, group) & np.isin(found.second, group)
     return round(float(found.strength[inside].min()), 4)
