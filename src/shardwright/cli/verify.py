@@ -156,32 +156,29 @@ def _verdict(report: VerifyReport) -> str:
     if damage:
         verdict = f"DAMAGED: {quantity(damage, 'findings')}"
         verdict += f", {' and '.join(outdated)} OUTDATED" if outdated else ""
-        verdict += f", {not_compared} NOT COMPARED" if not_compared else ""
     elif outdated:
         verdict = f"OUTDATED: {' and '.join(outdated)}; {no_damage}"
-        verdict += f", {not_compared} NOT COMPARED" if not_compared else ""
     elif not_compared:
         verdict = f"NOT COMPARED: {not_compared}; {no_damage}"
     elif unproven:
         verdict = "OK, as far as can be checked without a manifest"
     else:
         verdict = f"OK: {no_damage}" if report.read_data else f"OK: structure ({structure})"
+    if not_compared and (damage or outdated):
+        verdict += f", {not_compared} NOT COMPARED"
     checked = ", ".join(quantity(count, what) for what, count in report.checked.items())
     read = "every byte read" if report.read_data else "only headers and sizes read"
     if not (report.read_data or unproven) and "shards" in report.checked:
         read = "only sizes, indexes, records and the first and last header of each shard read"
+    not_searched = ""
+    if report.not_searched is not None:
+        why = shown(report.not_searched)
+        not_searched = f"\n  near-duplicates in two parts not searched: {why}"
     return (
         f"{shown(report.path)}: {verdict}{warnings}{_unread(report)}\n"
         f"  {checked} ({size(report.bytes)}), {read} [{report.seconds:.1f} s]{_recomputed(report)}"
-        f"{_not_searched(report)}"
+        f"{not_searched}"
     )
-
-
-def _not_searched(report: VerifyReport) -> str:
-    """Say why near-duplicates in several parts are not known."""
-    if report.not_searched is None:
-        return ""
-    return f"\n  near-duplicates in two parts not searched: {shown(report.not_searched)}"
 
 
 def _unread(report: VerifyReport) -> str:

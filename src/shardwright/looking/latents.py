@@ -38,7 +38,6 @@ _NUMBERS = 1 << 23  # that it is fitted on in all
 _CHANNELS = 512  # that it uses; of more, some at random
 _LEAST_CHANNELS = 16  # of many
 _PLACES_PER_CHANNEL = 8  # with fewer, it would learn the noise
-_RIDGE = 1e-6  # of the variance of a channel: enough for channels that depend on each other
 
 _LARGEST_BLOCK = 64 * 64  # pixels; a stranger's recipe may say anything
 _LARGEST_PICTURE = 1 << 22  # pixels
@@ -80,11 +79,12 @@ def choose(
     """
     if component.map is None or not component.is_known:
         return None
+    kind = ENCODERS.get(component.encoder or "")  # an encoder of the user's is never imported here
     if settings.get("encoder") == "sketch":
         small = component.map.down * component.map.across <= _LARGEST_BLOCK
         if small and (component.is_float or component.dtype[1] in "iu"):  # a bool is only a sign
             return Preview("sketch, decoded", component, lambda v: sketch.decode(v, component))
-    elif decode and _has_decoder(component):
+    elif decode and kind is not None and kind.module == "autoencoder":
         return _decoded(component, settings)
     count = _count(component) or 0
     if (factors := rgb.published(count, settings)) is not None:
@@ -133,16 +133,15 @@ def _correlation(shown: list[Picture], pictures: list[Picture]) -> float | None:
 # Decoded
 
 
-def _has_decoder(component: Component) -> bool:
-    """Whether a model of ours made it; an encoder of the user's own is never imported here."""
-    kind = ENCODERS.get(component.encoder or "")
-    return kind is not None and kind.module == "autoencoder"
-
-
 def _decoded(component: Component, settings: Mapping[str, Any]) -> Preview:
     from shardwright.encoders.autoencoder import Decoder  # here, because it is rarely wanted
 
-    model = _model(component, settings)
+    model, revision = component.settings.get("model"), settings.get("revision")
+    if not isinstance(model, str) or not model:
+        what = f"--decode: the recipe names no model for {component.name}"
+        raise UsageError(what, fix="leave --decode out")
+    if settings.get("model") == model and revision:  # the one that made the latents
+        model = f"{model}@{revision}"
     subfolder = component.settings.get("subfolder", "")
     if not isinstance(subfolder, str) or ".." in subfolder.split("/"):
         subfolder = ""
@@ -163,19 +162,9 @@ def _decoded(component: Component, settings: Mapping[str, Any]) -> Preview:
                 what = f"no memory to decode a latent of {values.shape}"
                 raise ShardwrightError(what, fix="leave --decode out") from error
 
-    others = {key: settings[key] for key in decoder.identity if key in settings}
-    same = all(decoder.identity[key] == value for key, value in others.items())
+    same = all(settings.get(key, value) == value for key, value in decoder.identity.items())
     note = "" if same else ", which is not the one that made them"
     return Preview(f"decoded by {decoder.identity['model']}{note}", component, make)
-
-
-def _model(component: Component, settings: Mapping[str, Any]) -> str:
-    """Name the model of the recipe, at the revision that made the latents if that is known."""
-    model, revision = component.settings.get("model"), settings.get("revision")
-    if not isinstance(model, str) or not model:
-        what = f"--decode: the recipe names no model for {component.name}"
-        raise UsageError(what, fix="leave --decode out")
-    return f"{model}@{revision}" if settings.get("model") == model and revision else model
 
 
 # A linear map
@@ -228,13 +217,8 @@ def _row(component: Component, pair: Pair, used: NDArray[np.int64], most: int) -
 
 
 def _least_squares(channels: NDArray[np.float64], colours: NDArray[np.float64]) -> rgb.Factors:
-    middle, spread = channels.mean(axis=0), channels.std(axis=0)
-    spread[spread <= 1e-9 * np.abs(middle)] = np.inf  # a constant channel has no weight
-    spread[spread == 0] = np.inf
-    unit = (channels - middle) / spread
-    gram = unit.T @ unit / len(unit) + _RIDGE * np.eye(unit.shape[1])
-    grey = colours.mean(axis=0)
-    weights = np.linalg.solve(gram, unit.T @ (colours - grey) / len(unit)) / spread[:, None]
+    middle, grey = channels.mean(axis=0), colours.mean(axis=0)
+    weights = np.linalg.lstsq(channels - middle, colours - grey, rcond=1e-6)[0]
     return rgb.Factors(weights, grey - middle @ weights)
 
 
