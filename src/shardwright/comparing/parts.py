@@ -11,14 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.comparing import copies, similar, vectors
-from shardwright.comparing.copies import Hashes
-from shardwright.comparing.similar import Numbers
 from shardwright.errors import DamageError, ShardwrightError
 from shardwright.interrupts import check
 from shardwright.progress import Progress
 from shardwright.recipes import Component
 from shardwright.shards.format import index, manifest, records
-from shardwright.shards.format.manifest import Manifest, PackSettings, ShardEntry
 from shardwright.shards.format.parts import parts_of
 from shardwright.shards.reader.catalog import Catalog, open_catalog
 from shardwright.shards.reader.view import View
@@ -110,7 +107,7 @@ def foresee_copies(
     samples: Sequence[tuple[str, str]],
     store: Store,
     top: Location,
-    settings: PackSettings,
+    settings: manifest.PackSettings,
     new: bool,
     progress: Progress,
 ) -> InParts | None:
@@ -142,15 +139,17 @@ def foresee_copies(
 class _Samples:
     """All samples of the parts; of each, only two numbers are in memory."""
 
-    def __init__(self, parts: Mapping[str, Location], done: Mapping[str, Manifest]) -> None:
+    def __init__(
+        self, parts: Mapping[str, Location], done: Mapping[str, manifest.Manifest]
+    ) -> None:
         self._shards = [(name, entry) for name, found in done.items() for entry in found.shards]
         self._folders, names = parts, list(done)
         counts = [entry.samples for _, entry in self._shards]
         self._ends = np.cumsum(counts)
         numbers = [names.index(name) for name, _ in self._shards]
-        self.parts: Numbers = np.repeat(np.array(numbers, np.int64), counts)
+        self.parts: similar.Numbers = np.repeat(np.array(numbers, np.int64), counts)
         hashes = (_hashes(parts[name], entry) for name, entry in self._shards)
-        self.hashes: Hashes = np.concatenate(list(hashes))
+        self.hashes: copies.Hashes = np.concatenate(list(hashes))
         self._ids: dict[int, Sequence[str]] = {}  # by shard, once one of them is asked for
 
     def name(self, number: int) -> tuple[str, str]:
@@ -162,7 +161,7 @@ class _Samples:
         return self._ids[place][number - int(self._ends[place])], part  # from the end
 
 
-def _hashes(folder: Location, entry: ShardEntry) -> Hashes:
+def _hashes(folder: Location, entry: manifest.ShardEntry) -> copies.Hashes:
     """Read the hashes of the files of a shard's samples, as far as they are on record."""
     check()
     known: list[str | None] = []
@@ -175,7 +174,7 @@ def _hashes(folder: Location, entry: ShardEntry) -> Hashes:
 def _fix(
     source: Location,
     top: Location,
-    settings: PackSettings,
+    settings: manifest.PackSettings,
     *,
     is_build: bool = False,
     new: bool = False,

@@ -18,11 +18,9 @@ from PIL import Image
 
 from shardwright.comparing.vectors import even
 from shardwright.deriving import images
-from shardwright.deriving.images import BadImageError, Size
 from shardwright.encoders.preparing import pixels
 from shardwright.errors import ShardwrightError
 from shardwright.looking import latents
-from shardwright.looking.latents import Agreement, Pair, Preview
 from shardwright.looking.sources import Source
 from shardwright.recipes import Component
 from shardwright.store.provenance import SRGB
@@ -47,7 +45,7 @@ class Original:
     """The image file of a sample, and which part of it the arrays show."""
 
     path: str
-    size: Size  # of the upright picture
+    size: images.Size  # of the upright picture
     crop: Box | None
     note: str | None  # what is odd about the file
     is_scalable: bool  # whether it can be decoded at a smaller scale
@@ -85,8 +83,8 @@ class Previews:
     def __init__(self, source: Source, folder: Path | None, *, decode: bool) -> None:
         self.source, self._folder, self._decode = source, folder, decode
         self._trusted = "://" not in source.name  # a stranger's record may name any file
-        self._previews: dict[str, Preview | None] = {}
-        self._agreements: dict[str, Agreement | None] = {}
+        self._previews: dict[str, latents.Preview | None] = {}
+        self._agreements: dict[str, latents.Agreement | None] = {}
         self.cache: OrderedDict[object, bytes] = OrderedDict()
         self.held = 0  # bytes
         self.lock, self._choosing = Lock(), Lock()
@@ -123,7 +121,7 @@ class Previews:
         preview = self._preview(component)
         return preview.label if preview else None
 
-    def agreement(self, component: Component) -> Agreement | None:
+    def agreement(self, component: Component) -> latents.Agreement | None:
         """Compare latents with their images and with others; None if unknown."""
         preview = self._preview(component)
         if component.name not in self._agreements:
@@ -140,7 +138,7 @@ class Previews:
 
     def original(self, number: int) -> Original | None:
         """Look at the head of the image file of a sample."""
-        with suppress(BadImageError, ShardwrightError):
+        with suppress(images.BadImageError, ShardwrightError):
             path = self.file(number)
             if path is None:
                 return None
@@ -157,7 +155,7 @@ class Previews:
     def _read(self, found: Original, side: int) -> Image.Image | None:
         """Read an image, upright, and not much larger than this side."""
         fit = (s for s in _SCALES if found.is_scalable and max(found.size) >= 2 * side * s)
-        with suppress(BadImageError):
+        with suppress(images.BadImageError):
             return images.read(found.path, {SRGB}, next(fit, 1)).by_colour[SRGB]
         return None
 
@@ -202,7 +200,7 @@ class Previews:
             return None
         return Image.fromarray(preview.picture(member.value))
 
-    def _preview(self, component: Component) -> Preview | None:
+    def _preview(self, component: Component) -> latents.Preview | None:
         with self._choosing:
             if component.name not in self._previews:
                 settings = self.source.settings.get(component.name, {})
@@ -214,7 +212,7 @@ class Previews:
                 )
             return self._previews[component.name]
 
-    def _pairs(self, component: Component, most: int) -> Iterator[Pair]:
+    def _pairs(self, component: Component, most: int) -> Iterator[latents.Pair]:
         """Give latents with the pixels that they show, of samples all over the source."""
         ready = self.source.table.ready
         for number in ready[even(len(ready), most)].tolist():
@@ -225,7 +223,7 @@ class Previews:
                     yield member.value, pixels(framed)
 
 
-def _crop(record: Record, size: Size) -> Box | None:
+def _crop(record: Record, size: images.Size) -> Box | None:
     """Read the crop of a record, if it lies within the picture."""
     crop = record.get(CROP)
     if not isinstance(crop, list) or [type(side) in (int, float) for side in crop] != [True] * 4:

@@ -74,7 +74,7 @@ def brief(source: Source, number: int) -> dict[str, Any]:
         "bucket": table.buckets[number],
         "part": table.parts[number],
         "state": table.states[number],
-        "flags": table.flags_of(number),
+        "flags": [flag for flag, marked in table.flags.items() if marked[number]],
         "numbers": {name: value for name, value in numbers.items() if value is not None},
     }
 
@@ -121,10 +121,9 @@ def cuts(source: Source, number: int) -> Iterator[dict[str, Any]]:
 
 def statistics(member: Member, recipe: Recipe) -> dict[str, Any]:
     """Describe a member; of an array also its values."""
-    owner = next((c.name for c in recipe.components if member.name in c.members), None)
     found: dict[str, Any] = {
         "name": member.name,
-        "component": owner,
+        "component": next((c.name for c in recipe.components if member.name in c.members), None),
         "dtype": None,
         "shape": None,
         "bytes": member.bytes,
@@ -133,8 +132,8 @@ def statistics(member: Member, recipe: Recipe) -> dict[str, Any]:
         "fault": member.fault,
     }
     if isinstance(member.value, np.ndarray):
-        half = member.component is not None and member.component.dtype == BFLOAT16
-        dtype = BFLOAT16 if half else str(member.value.dtype)
+        bfloat16 = member.component is not None and member.component.dtype == BFLOAT16
+        dtype = BFLOAT16 if bfloat16 else str(member.value.dtype)
         found |= {"dtype": dtype, "shape": list(member.value.shape), **_values(member.value)}
     return found
 

@@ -25,9 +25,6 @@ from shardwright.reporting.rows import FAILED, READY, Rows
 from shardwright.reporting.run import not_ready
 from shardwright.storage.files import explained
 from shardwright.store import arrays, npy, provenance, records
-from shardwright.store.npy import BadArrayError
-from shardwright.store.provenance import Settings
-from shardwright.store.records import Record
 from shardwright.store.store import Store
 
 _CHUNK = 4096  # rows at a time
@@ -46,7 +43,7 @@ class StoreSource:
         self.name = str(store.folder)
         self.store, self.recipe = store, store.recipe
         self.vector = image_vector(self.recipe)
-        self.settings: Mapping[str, Settings] = {
+        self.settings: Mapping[str, provenance.Settings] = {
             name: entry.settings for name, entry in provenance.readable(store.folder).items()
         }
         require_inputs(store)
@@ -94,7 +91,7 @@ class StoreSource:
                 total = round(measured * len(numbers) / len(some))
                 yield BucketCount(name, None, len(numbers), total, None)
 
-    def record(self, number: int) -> Record:
+    def record(self, number: int) -> records.Record:
         """Read the record of a sample."""
         if (known := self._unrecorded.get(number)) is not None:
             return {name: known[name] for name in _OF_FAILED if known.get(name) is not None}
@@ -146,7 +143,7 @@ class StoreSource:
                 with open(npy.open_array(path), "rb") as file:
                     value = file.read()
             return Member(name, component, value, path.stat().st_size, str(path))
-        except BadArrayError as error:
+        except npy.BadArrayError as error:
             fault = error.reason.replace("_", " ")
         except OSError as error:
             fault = str(error.strerror)
@@ -163,7 +160,7 @@ class StoreSource:
                 try:
                     path = self.store.array(component, image_id)
                     block[row] = arrays.values(arrays.read_array(path, component), component)
-                except (BadArrayError, ValueError):  # missing, or of another width
+                except (npy.BadArrayError, ValueError):  # missing, or of another width
                     continue
             yield block
 

@@ -246,10 +246,6 @@ class Table:
         """Give the samples that have all their arrays."""
         return np.flatnonzero(self.states.having(READY))
 
-    def flags_of(self, number: int) -> list[str]:
-        """Name the flags of a sample."""
-        return [flag for flag, marked in self.flags.items() if marked[number]]
-
     def put(self, name: str, column: NDArray[np.float64], flags: Mapping[str, Chosen]) -> None:
         """Add a column, and flags that follow from it; others may read them meanwhile."""
         self.numbers = {**self.numbers, name: column}
