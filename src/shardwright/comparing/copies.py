@@ -14,6 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from shardwright.comparing import similar
+from shardwright.comparing.similar import Numbers, Similar
 from shardwright.comparing.vectors import Floats
 from shardwright.errors import UsageError
 from shardwright.progress import Progress
@@ -38,9 +39,9 @@ class Copies:
     """What the hashes of files and the vectors of images say about samples, by their numbers."""
 
     hashes: Hashes
-    similar: similar.Similar | None  # None if there are no vectors
+    similar: Similar | None  # None if there are no vectors
 
-    def groups(self, least: float) -> list[similar.Numbers]:
+    def groups(self, least: float) -> list[Numbers]:
         """Join samples with identical files, or at least so similar; the largest group first."""
         first, second, _ = self._pairs(least)
         return similar.grouped(first, second)
@@ -58,7 +59,7 @@ class Copies:
             found.setdefault(int(labels[one]), pair)
         return list(found.values())
 
-    def _pairs(self, least: float) -> tuple[similar.Numbers, similar.Numbers, Floats]:
+    def _pairs(self, least: float) -> tuple[Numbers, Numbers, Floats]:
         """Give pairs with their cosine: identical files (NaN), then the others from the nearest."""
         order = np.argsort(self.hashes, kind="stable")
         ordered = self.hashes[order]

@@ -56,7 +56,7 @@ def _kept(make: Make[Given]) -> Make[Given]:
 
     @wraps(make)
     def kept(
-        self: Previews, number: int, *args: Given.args, **options: Given.kwargs
+        self: Previews, number: int, /, *args: Given.args, **options: Given.kwargs
     ) -> bytes | None:
         key, cache = (make.__name__, number, args, *options.items()), self.cache
         with self.lock:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from shardwright.comparing import similar
+from shardwright.comparing.similar import Similar
 from shardwright.errors import UsageError
 from shardwright.looking import overview, samples
 from shardwright.looking.duplicates import Search
@@ -212,7 +213,7 @@ class Viewer:
         similarity = round(float(found.similarity[number]), 4)
         return [{"n": nearest, "id": self.table.ids[nearest], "similarity": similarity}]
 
-    def _similar(self) -> similar.Similar:
+    def _similar(self) -> Similar:
         if self.search.found is None:
             raise UsageError("similar samples are not known yet", fix="start the search first")
         return self.search.found
@@ -260,7 +261,7 @@ def integer(given: Parameters, name: str, default: int, least: int = 0) -> int:
     return int(text)
 
 
-def _weakest(found: similar.Similar, group: Numbers) -> float:
+def _weakest(found: Similar, group: Numbers) -> float:
     """Give the weakest link that holds a group together."""
     inside = np.isin(found.first, group) & np.isin(found.second, group)
     return round(float(found.strength[inside].min()), 4)
