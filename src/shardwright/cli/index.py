@@ -37,6 +37,7 @@ exit status:
   12   the manifest or an index is damaged
   130  interrupted (terminated: 143, hung up: 129); the same command continues
 """
+_LISTED = 4  # files that are named
 _LOADERS = ("energon", "dali", "wids", "webshart", "hf")
 
 
@@ -52,11 +53,8 @@ def describe(summary: IndexSummary) -> str:
     """List the files that were written and removed."""
     lines = [f"{shown(summary.shards)}: index files for {', '.join(summary.loaders)}"]
     for verb, paths in (("wrote", summary.written), ("removed", summary.removed)):
-        lines += [f"  {verb} {_listed(paths)}"] if paths else []
+        names = ", ".join(map(shown, paths))
+        if len(paths) > _LISTED:
+            names = f"{len(paths):,} files, from {shown(paths[0])} to {shown(paths[-1])}"
+        lines += [f"  {verb} {names}"] if paths else []
     return "\n".join(lines if len(lines) > 1 else [f"{lines[0]}: there were none"])
-
-
-def _listed(paths: list[str]) -> str:
-    if len(paths) <= 4:
-        return ", ".join(map(shown, paths))
-    return f"{len(paths):,} files, from {shown(paths[0])} to {shown(paths[-1])}"

@@ -72,8 +72,10 @@ class StoreSource:
             for line, row in some:
                 if line is None:
                     self._unrecorded[len(self._lines)] = row
+                if row["state"] == FAILED:
+                    row["state"] = row["reason"]
                 self._lines.append(-1 if line is None else line)
-            builder.add([_named(row) for _, row in some])
+            builder.add([row for _, row in some])
             progress.advance(len(some))
         self._rows.require_unchanged()
         return builder.table()
@@ -163,11 +165,6 @@ class StoreSource:
                 except (npy.BadArrayError, ValueError):  # missing, or of another width
                     continue
             yield block
-
-
-def _named(row: dict[str, Any]) -> dict[str, Any]:
-    """Name a failed image by the reason."""
-    return {**row, "state": row["reason"]} if row["state"] == FAILED else row
 
 
 def _mask(name: str, mask: object, place: str) -> Member:

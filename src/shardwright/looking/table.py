@@ -6,12 +6,12 @@ case, everything else as numbers.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -191,17 +191,10 @@ def _texts(values: list[Any]) -> list[str]:
 
 def _numbers(values: list[Any]) -> NDArray[np.float64] | None:
     """Give values as numbers, NaN for what is not one; None if there is no number."""
-    kinds = set(map(type, values))
-    if kinds.isdisjoint((int, float)):
+    if set(map(type, values)).isdisjoint((int, float)):
         return None
-    if not kinds <= {int, float, NoneType}:
-        values = [value if type(value) in (int, float) else None for value in values]
-    try:
-        found = np.array(values, np.float64)
-    except OverflowError:
-        return _numbers([None if abs(value or 0) > _LARGEST else value for value in values])
-    found[~(np.abs(found) < _LARGEST)] = np.nan
-    return found
+    known = (type(value) in (int, float) and abs(value) < _LARGEST for value in values)
+    return np.array([v if k else math.nan for v, k in zip(values, known, strict=True)], np.float64)
 
 
 @dataclass
