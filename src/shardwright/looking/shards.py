@@ -229,7 +229,8 @@ def _buckets(part: Part) -> Iterator[BucketCount]:
 
 def _record(sample: Sample) -> Record:
     """Give the record of a sample; without one, its key is the id."""
-    record: Record = {"image_id": sample["__key__"], **sample.get(JSON_SUFFIX, {})}
+    record: Record = dict(sample.get(JSON_SUFFIX, {}))
+    record.setdefault("image_id", sample["__key__"])
     if _CAPTION in sample:
         record.setdefault("caption", sample[_CAPTION].decode(errors="replace"))
     return record
