@@ -117,13 +117,20 @@ def _duplicates(summary: LookSummary, file: str) -> Iterator[str]:
 
 
 def _sample(sample: dict[str, Any]) -> str:
+    from msgspec.json import encode  # here, to keep --help fast
+
     bucket = "" if sample["bucket"] is None else f", bucket {sample['bucket']}"
     state = "" if sample["state"] == "ready" else f", {sample['state']}"
+    record = [
+        f"  {shown(name)}: {shown(value if isinstance(value, str) else encode(value).decode())}"
+        for name, value in sample["record"].items()
+        if name != "caption"
+    ]
     parts = [
         f"{shown(sample['id'])}{shown(bucket)}{shown(state)}\n  {shown(sample['place'])}",
         "\n".join(_caption(sample)),
         _members(sample),
-        "\n".join(["record:", *(f"  {name}: {value}" for name, value in _fields(sample))]),
+        "\n".join(["record:", *record]),
     ]
     if sample["fault"] is not None:
         parts.insert(1, shown(sample["fault"]))
@@ -160,12 +167,3 @@ def _members(sample: dict[str, Any]) -> str:
         if member["fault"] is not None:
             faults.append(f"{member['name']}: {shown(member['fault'])}")
     return "\n".join([table(rows), *faults])
-
-
-def _fields(sample: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    import msgspec  # here, to keep --help fast
-
-    for name, value in sample["record"].items():
-        if name != "caption":
-            spelt = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-            yield shown(name), shown(spelt)

@@ -126,8 +126,7 @@ class Previews:
         preview = self._preview(component)
         if component.name not in self._agreements:
             pairs = list(self._pairs(component, _DECODED if self._decode else _CHECKED))
-            found = latents.agreement(preview, pairs) if preview else None
-            self._agreements[component.name] = found
+            self._agreements[component.name] = preview and latents.agreement(preview, pairs)
         return self._agreements[component.name]
 
     def file(self, number: int) -> str | None:

@@ -177,15 +177,14 @@ class Viewer:
                 codes[marked[points]] = code
             return {"legend": ["no flag", *self.table.flags], "codes": codes.tolist()}
         column = self.table.parts if by == "part" else self.table.buckets
-        legend = [name or "none" for name in column.names]
-        return {"legend": legend, "codes": column.codes[points].tolist()}
+        codes = column.codes[points].tolist()
+        return {"legend": [name or "none" for name in column.names], "codes": codes}
 
     def _found(self, given: Parameters) -> Numbers:
         return self.table.select(msgspec.convert(dict(given), Query))
 
     def _brief(self, number: int) -> Answer:
-        answer = samples.brief(self.source, number)
-        return {**answer, "other": self.number_there(number)}
+        return {**samples.brief(self.source, number), "other": self.number_there(number)}
 
     def _full(self, pictures: Previews, number: int) -> Answer:
         image = pictures.original(number)
