@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
 
 import shardwright
 from shardwright.building import BuildSummary
@@ -13,17 +12,15 @@ from shardwright.cli.options import (
     IGNORE_SPACE,
     RECIPE,
     SELECTION,
-    declare,
     names,
     number,
     path,
     switch,
 )
-from shardwright.cli.pack import buckets_table, by_reason, copies_note
-from shardwright.cli.printing import call, caption_lines, facts_lines, shown_lines
+from shardwright.cli.pack import buckets_table, copies_note
+from shardwright.cli.printing import by_reason, call, caption_lines, facts_lines, shown_lines, total
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import duration, quantity, rate, size
-from shardwright.summary import Count
 from shardwright.text import shown
 
 HELP = "images and captions straight to tar shards, without a store between"
@@ -52,14 +49,14 @@ and --split of the last run, and print them; with --overwrite, none drops one of
 which these components are made again, or added, as the recipe and the flags now say, and copies all
 others bit by bit. What is made from the caption needs nothing else; what is made from the picture
 needs a picture member in SHARDS. Samples, order, buckets and split stay."""
-EXAMPLE = """\
+EPILOG = """\
+example:
   shardwright build data/approved --output-dir data/shards --dry-run
   shardwright build data/approved --fit bucket --split val=5%
   shardwright build laion/00000.tar laion/00001.tar --recipe flux --device cuda:0,cuda:1
   shardwright build data/approved --append
   shardwright build --from data/shards --components t5 --recipe long.toml --output-dir data/long
-"""
-EXIT_STATUS = """\
+
 exit status:
   0    done
   1    failed: there are shards already, made with other settings, the disk is full, 100 failures in
@@ -78,33 +75,32 @@ HINTS = {  # of flags that other tools have
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags."""
-    images = path("IMAGES", "folders or tars of images (data/approved, or as the recipe says)")
-    flags = {
-        "images": {**images, "nargs": "*"},
-        "--from": path("SHARDS", "build from these shards instead of images; see --components"),
-        "--components": names("COMPONENT", "with --from: make these again, and copy the others"),
-        **RECIPE,
-        "--output-dir --output -o": path(
-            "DIR", "where the shards go (data/shards, or as the recipe says)"
-        ),
-        **ENCODING,
-        **SELECTION,
-        "--append": switch("add the images that have no sample yet, in new shards"),
-        "--overwrite": switch("remove all old shards once the new ones are complete"),
-        "--sha256": switch("also write a SHA256SUMS file for sha256sum -c"),
-        **IGNORE_SPACE,
-        **CLUSTER,
-        "--gpus-per-worker": {
-            **number("GPUs, or a part of one, that each worker gets (as the recipe says, else 1)"),
-            "type": float,
-        },
-        "--dry-run": switch(
-            "make the plan and some samples, say what all would take, and write nothing"
-        ),
-    }
-    declare(parser, shardwright.build, flags)
+FLAGS = {
+    "images": {
+        **path("IMAGES", "folders or tars of images (data/approved, or as the recipe says)"),
+        "nargs": "*",
+    },
+    "--from": path("SHARDS", "build from these shards instead of images; see --components"),
+    "--components": names("COMPONENT", "with --from: make these again, and copy the others"),
+    **RECIPE,
+    "--output-dir --output -o": path(
+        "DIR", "where the shards go (data/shards, or as the recipe says)"
+    ),
+    **ENCODING,
+    **SELECTION,
+    "--append": switch("add the images that have no sample yet, in new shards"),
+    "--overwrite": switch("remove all old shards once the new ones are complete"),
+    "--sha256": switch("also write a SHA256SUMS file for sha256sum -c"),
+    **IGNORE_SPACE,
+    **CLUSTER,
+    "--gpus-per-worker": {
+        **number("GPUs, or a part of one, that each worker gets (as the recipe says, else 1)"),
+        "type": float,
+    },
+    "--dry-run": switch(
+        "make the plan and some samples, say what all would take, and write nothing"
+    ),
+}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -131,7 +127,7 @@ def describe(summary: BuildSummary) -> str:
     if summary.obstacle is not None:
         parts.append(f"the run itself would stop: {shown_lines(summary.obstacle)}")
     if summary.ledger is not None:
-        count = quantity(_total(summary.left_out), "images")
+        count = quantity(total(summary.left_out), "images")
         line = f"{count} left out; {shown(summary.ledger)} lists each with the reason"
         if summary.source is not None:
             line += ". To have them too, restore a copy of the shards or build from the images"
@@ -154,18 +150,13 @@ def _repeated_note(summary: BuildSummary) -> list[str]:
     if summary.under_other_ids is None:
         return []
     count = quantity(summary.under_other_ids.count, "images")
-    was = "are in the shards twice now: they were there under other ids"
-    if summary.under_other_ids.count == 1:
-        was = "is in the shards twice now: it was there under another id"
-    from shardwright.storage.place import place_at  # here, to keep the start light
-    from shardwright.storage.urls import location
-
-    place = place_at(location(summary.output_dir))
-    how = "with --overwrite" if place.can_replace else "into another folder"
+    was = "is in the shards twice now: it was there under another id"
+    if summary.under_other_ids.count > 1:
+        was = "are in the shards twice now: they were there under other ids"
     return [
         f"note: {count} {was}. Ids come from file names, from paths below IMAGES (--ids path) or "
         "from the captions file (--ids captions), so keep these as they were. To have each image "
-        f"once, build all of it again {how}"
+        "once, build all of it again into another folder, or with --overwrite"
     ]
 
 
@@ -217,24 +208,13 @@ def _counts(summary: BuildSummary) -> str:
         f"written_samples: {summary.written_samples:,}",
         f"already_there: {summary.already_there:,}",
     ]
-    lines += _reasons("left_out", summary.left_out)
+    lines += [f"left_out: {total(summary.left_out):,}", *by_reason(summary.left_out)]
     if summary.not_chosen:
-        lines += _reasons("not_chosen", summary.not_chosen)
+        lines += [f"not_chosen: {total(summary.not_chosen):,}", *by_reason(summary.not_chosen)]
     lines += facts_lines(summary) + caption_lines(summary.caption_rows)
     if summary.fit is not None and summary.written_samples:
         lines.append(f"fit {summary.fit}")
     if summary.under_other_ids is not None:
-        count, example = summary.under_other_ids.count, shown(summary.under_other_ids.example)
-        lines.append(f"under_other_ids: {count:,} (for example {example})")
-    for reason, found in summary.unapplied_profiles.items():
-        lines.append(f"{reason}: {found.count:,} (for example {shown(found.example)})")
+        lines += by_reason({"under_other_ids": summary.under_other_ids}, "")
+    lines += by_reason(summary.unapplied_profiles, "")
     return "\n".join(lines)
-
-
-def _reasons(name: str, counts: Mapping[str, Count]) -> Iterator[str]:
-    yield f"{name}: {_total(counts):,}"
-    yield from by_reason(counts)
-
-
-def _total(counts: Mapping[str, Count]) -> int:
-    return sum(each.count for each in counts.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from shardwright.cli.options import Known, as_path
+from shardwright.cli.options import Flag, Known, as_path
 from shardwright.cli.printing import print_json, say
 
 HELP = "print a script with which bash, zsh or fish complete commands, flags and paths"
@@ -19,12 +19,12 @@ then the Tab key completes commands, flags and paths.
   fish  ~/.config/fish/completions/shardwright.fish
 
 Write it again after an update of shardwright. --json puts the script in an object."""
-EXAMPLE = """\
+EPILOG = """\
+example:
   shardwright completion bash > ~/.local/share/bash-completion/completions/shardwright
   shardwright completion zsh > ~/.zfunc/_shardwright
   shardwright completion fish > ~/.config/fish/completions/shardwright.fish
-"""
-EXIT_STATUS = """\
+
 exit status:
   0    done
   1    failed
@@ -33,9 +33,9 @@ exit status:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the argument."""
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
+FLAGS: dict[str, Flag] = {
+    "shell": {"nargs": None, "choices": ("bash", "zsh", "fish"), "help": "bash, zsh or fish"}
+}
 
 
 def run(options: argparse.Namespace) -> int:

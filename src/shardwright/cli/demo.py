@@ -20,13 +20,10 @@ Paints pictures in several formats, each with a caption. Builds shards of them w
 encoders, verifies them against the pictures, reads them back with only Python's tarfile, and writes
 a report of them. Then makes the same shards with a store between: derive, pack. Downloads nothing,
 and does not need torch."""
-EXAMPLE = "  shardwright demo\n"
-_NEXT = """\
-next, on your own images (name.jpg with name.txt beside it, or --captions FILE):
-  shardwright build IMAGES --dry-run --encoders sketch   what would be made
-  pip install '.[encode]'                                for the real models, in the checkout
-  shardwright build IMAGES --fit bucket --shuffle"""
-EXIT_STATUS = """\
+EPILOG = """\
+example:
+  shardwright demo
+
 exit status:
   0    done
   1    failed
@@ -35,15 +32,18 @@ exit status:
   12   the result is damaged; do not trust this disk
   130  interrupted (terminated: 143, hung up: 129); run the same command to continue
 """
+_NEXT = """\
+next, on your own images (name.jpg with name.txt beside it, or --captions FILE):
+  shardwright build IMAGES --dry-run --encoders sketch   what would be made
+  pip install '.[encode]'                                for the real models, in the checkout
+  shardwright build IMAGES --fit bucket --shuffle"""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    folder = path("DIR", "a new folder (%(default)s)")
-    parser.add_argument("folder", nargs="?", default="shardwright-demo", **folder)
-    parser.add_argument("--pictures", default=24, **number("how many to paint (%(default)s)"))
-    for name, flag in RECIPE.items():
-        parser.add_argument(name, **flag)
+FLAGS = {
+    "folder": {**path("DIR", "a new folder (%(default)s)"), "default": "shardwright-demo"},
+    "--pictures": {**number("how many to paint (%(default)s)"), "default": 24},
+    **RECIPE,
+}
 
 
 def run(options: argparse.Namespace) -> int:

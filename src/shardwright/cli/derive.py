@@ -6,14 +6,16 @@ import argparse
 
 import shardwright
 from shardwright.building import BuildSummary
-from shardwright.cli.options import IGNORE_SPACE, STORE, declare, names, number, path, switch, text
+from shardwright.cli.options import IGNORE_SPACE, STORE, names, number, path, switch, text
 from shardwright.cli.printing import (
+    by_reason,
     call,
     caption_lines,
     change_lines,
     facts_lines,
     shown_lines,
     table,
+    total,
 )
 from shardwright.deriving import DeriveSummary
 from shardwright.deriving.summary import Trial
@@ -44,13 +46,13 @@ Images that cannot be derived are listed with the reason in failures.jsonl below
 DERIVED_DIR/{STATE_FOLDER}. The settings that arrays were made with are in provenance.json beside
 it; a run with other settings stops before any work. --recompute makes new arrays beside the old
 ones, which stay in use until all are made. To try it without models: --encoders sketch."""
-EXAMPLE = """\
+EPILOG = """\
+example:
   shardwright derive data/approved --dry-run
   shardwright derive data/approved --captions captions.jsonl --fit bucket --trial 4
   shardwright derive data/approved --update --prune --dry-run
   shardwright derive --components vae --batch-size 2 --model vae=/models/FLUX.1-dev
-"""
-EXIT_STATUS = """\
+
 exit status:
   0    done
   1    failed: other settings than before, the disk is full, 100 failures in a row
@@ -137,36 +139,31 @@ HINTS = {  # of flags that other commands have
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags."""
-    flags = {
-        "images": path("IMAGES", "(data/approved, or as the recipe says)"),
-        **STORE,
-        **ENCODING,
-        "--components": names("COMPONENT", "make only these, for example vae"),
-        "--recompute": names(
-            "COMPONENT", "make all arrays of these again; none: discard an unfinished recompute"
-        ),
-        "--update": switch(
-            "make again what was made from images or captions that have changed, and keep the "
-            "arrays of renamed images"
-        ),
-        "--prune": switch(
-            "remove the records and arrays of images below IMAGES that no longer exist"
-        ),
-        "--prune-below": path(
-            "DIR", "--prune, also of images that were below DIR and are not found any more"
-        ),
-        "--drop-failed": switch(
-            "finish a recompute without the images that failed; their old arrays are deleted"
-        ),
-        "--trial": number(
-            "derive only this many images, and say about how long and how much room the others need"
-        ),
-        **IGNORE_SPACE,
-        "--dry-run": switch("say what would be made, and make nothing"),
-    }
-    declare(parser, shardwright.derive, flags)
+FLAGS = {
+    "images": path("IMAGES", "(data/approved, or as the recipe says)"),
+    **STORE,
+    **ENCODING,
+    "--components": names("COMPONENT", "make only these, for example vae"),
+    "--recompute": names(
+        "COMPONENT", "make all arrays of these again; none: discard an unfinished recompute"
+    ),
+    "--update": switch(
+        "make again what was made from images or captions that have changed, and keep the "
+        "arrays of renamed images"
+    ),
+    "--prune": switch("remove the records and arrays of images below IMAGES that no longer exist"),
+    "--prune-below": path(
+        "DIR", "--prune, also of images that were below DIR and are not found any more"
+    ),
+    "--drop-failed": switch(
+        "finish a recompute without the images that failed; their old arrays are deleted"
+    ),
+    "--trial": number(
+        "derive only this many images, and say about how long and how much room the others need"
+    ),
+    **IGNORE_SPACE,
+    "--dry-run": switch("say what would be made, and make nothing"),
+}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -213,16 +210,13 @@ def describe(summary: DeriveSummary) -> str:
 
 def read_models(texts: list[str] | None) -> dict[str, str]:
     """Read ``--model``, which may be given several times."""
-    return dict(map(_model, texts or []))
-
-
-def _model(text: str) -> tuple[str, str]:
-    component, equals, model = text.partition("=")
-    if not equals or not model:
-        raise UsageError(
-            f"--model {text}: no model", fix="write COMPONENT=ID, for example vae=FOLDER"
-        )
-    return component, model
+    named = {}
+    for each in texts or []:
+        component, _, named[component] = each.partition("=")
+        if not named[component]:
+            fix = "write COMPONENT=ID, for example vae=FOLDER"
+            raise UsageError(f"--model {each}: no model", fix=fix)
+    return named
 
 
 def read_dtypes(texts: list[str] | None) -> str | dict[str, str] | None:
@@ -306,7 +300,7 @@ def _counts(summary: DeriveSummary) -> str:
         f"failed: {summary.failed:,}",
     ]
     if summary.left_out:
-        lines.append(f"left_out: {sum(found.count for found in summary.left_out.values()):,}")
+        lines.append(f"left_out: {total(summary.left_out):,}")
     if summary.kept_captions:
         lines.append(f"kept_captions: {summary.kept_captions:,} (the new text is not encoded)")
     if summary.replaced_captions and not summary.updated_captions:
@@ -322,16 +316,14 @@ def _counts(summary: DeriveSummary) -> str:
             lines.append(f"{name}: {len(paths):,} (for example {shown(paths[0])})")
     lines += change_lines(summary) + facts_lines(summary)
     lines += caption_lines(summary.caption_rows)
-    about = "about " if summary.profiles_estimated else ""
+    about = {"profile_ignored": "about "} if summary.profiles_estimated else {}
     for reasons, before in (
         (summary.unused_rows, "unused_rows, "),
         (summary.unapplied_profiles, ""),
         (summary.failed_by_reason, "  "),
         (summary.left_out, "  "),
     ):
-        for reason, found in reasons.items():
-            count = f"{about if reason == 'profile_ignored' else ''}{found.count:,}"
-            lines.append(f"{before}{reason}: {count} (for example {shown(found.example)})")
+        lines += by_reason(reasons, before, about)
     if summary.fit is not None:
         lines.append(f"fit {summary.fit}")
     return "\n".join(lines)

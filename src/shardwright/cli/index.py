@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-
-import shardwright
-from shardwright.cli.options import RECIPE, declare, names, path, switch
-from shardwright.cli.printing import call
+from shardwright.cli.options import RECIPE, names, path, switch
 from shardwright.shards.loaders import IndexSummary
 from shardwright.text import shown
 
@@ -26,13 +22,13 @@ Run it again after every pack; files of shards that are gone are removed. A file
 write, or that you edited, is never replaced or removed. In the card, write your own text outside
 the two marked parts. Visible files of one loader can confuse another (Hugging Face's data_dir=
 opens each as a tar), so write only what you use; --remove removes them."""
-EXAMPLE = """\
+EPILOG = """\
+example:
   shardwright index data/shards --for hf
   shardwright index data/shards --for energon,wids
   shardwright index data/shards --for energon --remove
   shardwright index s3://bucket/shards --for wids
-"""
-EXIT_STATUS = """\
+
 exit status:
   0    done
   1    failed
@@ -41,35 +37,24 @@ exit status:
   12   the manifest or an index is damaged
   130  interrupted (terminated: 143, hung up: 129); the same command continues
 """
+_LISTED = 4  # files that are named
 _LOADERS = ("energon", "dali", "wids", "webshart", "hf")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags."""
-    flags = {
-        "shards": path("SHARDS", "a folder or a URL (data/shards, or as the recipe says)"),
-        **RECIPE,
-        "--for": names("LOADER", f"{', '.join(_LOADERS[:-1])} or {_LOADERS[-1]}", *_LOADERS),
-        "--remove": switch("remove the loader's files instead"),
-    }
-    declare(parser, shardwright.index, flags)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Write or remove, then print which files."""
-    call(shardwright.index, options, describe)
-    return 0
+FLAGS = {
+    "shards": path("SHARDS", "a folder or a URL (data/shards, or as the recipe says)"),
+    **RECIPE,
+    "--for": names("LOADER", f"{', '.join(_LOADERS[:-1])} or {_LOADERS[-1]}", *_LOADERS),
+    "--remove": switch("remove the loader's files instead"),
+}
 
 
 def describe(summary: IndexSummary) -> str:
     """List the files that were written and removed."""
     lines = [f"{shown(summary.shards)}: index files for {', '.join(summary.loaders)}"]
     for verb, paths in (("wrote", summary.written), ("removed", summary.removed)):
-        lines += [f"  {verb} {_listed(paths)}"] if paths else []
+        names = ", ".join(map(shown, paths))
+        if len(paths) > _LISTED:
+            names = f"{len(paths):,} files, from {shown(paths[0])} to {shown(paths[-1])}"
+        lines += [f"  {verb} {names}"] if paths else []
     return "\n".join(lines if len(lines) > 1 else [f"{lines[0]}: there were none"])
-
-
-def _listed(paths: list[str]) -> str:
-    if len(paths) <= 4:
-        return ", ".join(map(shown, paths))
-    return f"{len(paths):,} files, from {shown(paths[0])} to {shown(paths[-1])}"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from typing import Any
 
-import shardwright
-from shardwright.cli.options import RECIPE, declare, number, path, switch, text
-from shardwright.cli.printing import call, table
+from shardwright.cli.options import RECIPE, number, path, switch, text
+from shardwright.cli.printing import table
 from shardwright.looking import LookSummary
 from shardwright.progress import quantity
 from shardwright.text import shown
@@ -27,7 +25,8 @@ identical files and near-duplicates, all but the first of each group, for pack -
 --split-by. Images are compared by the first component with an encoder of ours that gives one vector
 for each image (dinov2, dinov3, siglip2). --component names another; without one, only identical
 files are found."""
-EXAMPLE = """\
+EPILOG = """\
+example:
   shardwright look data/shards
   shardwright look data/derived --images /mnt/moved/approved
   shardwright look data/shards --compare data/shards-other-vae
@@ -35,8 +34,7 @@ EXAMPLE = """\
   shardwright look data/shards --report report.html --samples 100
   shardwright look data/shards --id abc123xyz --save abc123xyz.png
   shardwright look data/derived --duplicates duplicates.jsonl --threshold 0.97
-"""
-EXIT_STATUS = """\
+
 exit status:
   0    done
   1    failed
@@ -46,35 +44,26 @@ exit status:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags."""
-    flags = {
-        "path": path("PATH", "a store, a shard folder or a URL (data/derived)"),
-        **RECIPE,
-        "--images": path("DIR", "where the images are, if they have moved"),
-        "--compare": path("PATH", "another store or shard folder, side by side by id"),
-        "--decode": switch("show latents by the real decoder; needs torch and the model"),
-        "--id": text("ID", "print one sample, and open no page"),
-        "--save": path("FILE.png", "with --id: save its image, at most 1,024 pixels a side"),
-        "--report": path("FILE.html", "write one self-contained page, and open none"),
-        "--samples": number("pictures in the report (48)"),
-        "--duplicates": path("FILE.jsonl", "list copies and near-duplicates, and open no page"),
-        "--threshold": {
-            "type": float,
-            "metavar": "COSINE",
-            "help": "with --duplicates: how alike they are at least (0.95)",
-        },
-        "--component": text("NAME", "compare images by this component, a vector for each image"),
-        "--no-browser": switch("only print the address of the page", "store_false"),
-        "--port": number("of the page (8417, or any free one)"),
-    }
-    declare(parser, shardwright.look, flags)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Show the page, or what was asked for instead."""
-    call(shardwright.look, options, describe)
-    return 0
+FLAGS = {
+    "path": path("PATH", "a store, a shard folder or a URL (data/derived)"),
+    **RECIPE,
+    "--images": path("DIR", "where the images are, if they have moved"),
+    "--compare": path("PATH", "another store or shard folder, side by side by id"),
+    "--decode": switch("show latents by the real decoder; needs torch and the model"),
+    "--id": text("ID", "print one sample, and open no page"),
+    "--save": path("FILE.png", "with --id: save its image, at most 1,024 pixels a side"),
+    "--report": path("FILE.html", "write one self-contained page, and open none"),
+    "--samples": number("pictures in the report (48)"),
+    "--duplicates": path("FILE.jsonl", "list copies and near-duplicates, and open no page"),
+    "--threshold": {
+        "type": float,
+        "metavar": "COSINE",
+        "help": "with --duplicates: how alike they are at least (0.95)",
+    },
+    "--component": text("NAME", "compare images by this component, a vector for each image"),
+    "--no-browser": switch("only print the address of the page", "store_false"),
+    "--port": number("of the page (8417, or any free one)"),
+}
 
 
 def describe(summary: LookSummary) -> str:
@@ -128,13 +117,20 @@ def _duplicates(summary: LookSummary, file: str) -> Iterator[str]:
 
 
 def _sample(sample: dict[str, Any]) -> str:
+    from msgspec.json import encode  # here, to keep --help fast
+
     bucket = "" if sample["bucket"] is None else f", bucket {sample['bucket']}"
     state = "" if sample["state"] == "ready" else f", {sample['state']}"
+    record = [
+        f"  {shown(name)}: {shown(value if isinstance(value, str) else encode(value).decode())}"
+        for name, value in sample["record"].items()
+        if name != "caption"
+    ]
     parts = [
         f"{shown(sample['id'])}{shown(bucket)}{shown(state)}\n  {shown(sample['place'])}",
         "\n".join(_caption(sample)),
         _members(sample),
-        "\n".join(["record:", *(f"  {name}: {value}" for name, value in _fields(sample))]),
+        "\n".join(["record:", *record]),
     ]
     if sample["fault"] is not None:
         parts.insert(1, shown(sample["fault"]))
@@ -171,12 +167,3 @@ def _members(sample: dict[str, Any]) -> str:
         if member["fault"] is not None:
             faults.append(f"{member['name']}: {shown(member['fault'])}")
     return "\n".join([table(rows), *faults])
-
-
-def _fields(sample: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    import msgspec  # here, to keep --help fast
-
-    for name, value in sample["record"].items():
-        if name != "caption":
-            spelt = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-            yield shown(name), shown(spelt)

@@ -24,7 +24,8 @@ from shardwright.cli import (
     status,
     verify,
 )
-from shardwright.cli.printing import print_json, say, shown_lines
+from shardwright.cli.options import declare
+from shardwright.cli.printing import call, print_json, say, shown_lines
 from shardwright.errors import ShardwrightError, UsageError
 
 COMMANDS = (demo, recipe, build, derive, migrate, status, pack, verify, look, index, completion)
@@ -73,14 +74,15 @@ def parser() -> argparse.ArgumentParser:
             name,
             help=command.HELP,
             description=command.DESCRIPTION,
-            epilog=f"example:\n{command.EXAMPLE}\n{command.EXIT_STATUS}",
+            epilog=command.EPILOG,
             formatter_class=formatter,
             allow_abbrev=False,  # a typing mistake must not become --overwrite
         )
-        command.add_arguments(sub)
+        function = getattr(shardwright, name) if name in shardwright.__all__ else None
+        declare(sub, command.FLAGS, function)
         sub.add_argument("--json", action="store_true", help="print one JSON object, and only that")
         sub.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        sub.set_defaults(run=command.run, parser=sub, hints=getattr(command, "HINTS", {}))
+        sub.set_defaults(module=command, parser=sub, hints=getattr(command, "HINTS", {}))
     return top
 
 
@@ -99,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         return _failed(error, str(error), 2, as_json)
     try:
-        code = options.run(options)
+        return _run(options)
     except ShardwrightError as error:
         if options.debug:
             raise
@@ -113,8 +115,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         where = error.filename or "standard output"
         return _failed(error, f"{where}: {error.strerror}", 1, as_json, "error: ")
-    assert isinstance(code, int)
-    return code
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Call the function of a command and print its summary, unless the command runs by itself."""
+    command: Any = options.module
+    if hasattr(command, "run"):
+        code: int = command.run(options)
+        return code
+    summary = call(getattr(shardwright, options.command), options, command.describe)
+    return command.exit_code(summary) if hasattr(command, "exit_code") else 0
 
 
 def _parse(given: Sequence[str]) -> argparse.Namespace:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-
-import shardwright
-from shardwright.cli.options import STORE, WORKERS, declare, switch
-from shardwright.cli.printing import call
+from shardwright.cli.options import STORE, WORKERS, switch
 from shardwright.migrating import MigrateSummary
 from shardwright.progress import quantity, size
 from shardwright.text import shown
@@ -25,11 +21,11 @@ image_path leads to it from the current folder.
 
 The JSONL is replaced in one step at the end, and the original is kept beside it. After a kill,
 run the same command again: the result is the same. A second run changes nothing."""
-EXAMPLE = """\
+EPILOG = """\
+example:
   shardwright migrate --dry-run
   shardwright migrate --derived-dir data/derived
-"""
-EXIT_STATUS = """\
+
 exit status:
   0    done, or nothing to migrate
   1    failed: the disk is full, or the JSONL changed meanwhile
@@ -41,20 +37,16 @@ exit status:
 _LINES_LISTED = 10
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags."""
-    flags = {
-        **STORE,
-        "--no-backup": switch("do not keep the original (as FILE.stage1.bak)", "store_false"),
-        "--dry-run": switch("report what would be done, and write nothing"),
-        **WORKERS,
-    }
-    declare(parser, shardwright.migrate, flags)
+FLAGS = {
+    **STORE,
+    "--no-backup": switch("do not keep the original (as FILE.stage1.bak)", "store_false"),
+    "--dry-run": switch("report what would be done, and write nothing"),
+    **WORKERS,
+}
 
 
-def run(options: argparse.Namespace) -> int:
-    """Migrate, then print the summary."""
-    summary = call(shardwright.migrate, options, describe)
+def exit_code(summary: MigrateSummary) -> int:
+    """Give the exit code."""
     return 3 if summary.unmigrated_records else 0
 
 

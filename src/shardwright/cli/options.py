@@ -15,17 +15,20 @@ Flag = dict[str, Any]  # arguments for argparse
 
 
 def declare(
-    parser: argparse.ArgumentParser, function: Callable[..., object], flags: Mapping[str, Flag]
+    parser: argparse.ArgumentParser,
+    flags: Mapping[str, Flag],
+    function: Callable[..., object] | None = None,
 ) -> None:
-    """Declare flags by all their spellings; each is an argument of the function."""
-    arguments = inspect.signature(function).parameters
+    """Declare flags by all their spellings; each is an argument of the function, if given."""
+    arguments = inspect.signature(function).parameters if function else {}
     for spellings, flag in flags.items():
         first = spellings.split()[0]
+        kind: Flag = {} if first.startswith("--") else {"nargs": "?"}
         name = first.removeprefix("--").removeprefix("no-").replace("-", "_")
-        argument = arguments[f"{name}_" if iskeyword(name) else name]
-        kind: Flag = {"dest": argument.name} if first.startswith("--") else {"nargs": "?"}
-        default = [] if argument.default == () else argument.default
-        parser.add_argument(*spellings.split(), **{"default": default, **kind, **flag})
+        if argument := arguments.get(f"{name}_" if iskeyword(name) else name):
+            kind["default"] = [] if argument.default == () else argument.default
+            kind |= {"dest": argument.name} if first.startswith("--") else {}
+        parser.add_argument(*spellings.split(), **{**kind, **flag})
 
 
 @dataclass(frozen=True)

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-import shardwright
 from shardwright.cli.options import (
     CLUSTER,
     IGNORE_SPACE,
     SELECTION,
     STORE,
     WORKERS,
-    declare,
     number,
     path,
     switch,
 )
-from shardwright.cli.printing import call, listed, shown_lines, table
+from shardwright.cli.printing import by_reason, listed, shown_lines, table, total
 from shardwright.packing import BucketSummary, PackSummary
 from shardwright.packing.summary import PartSummary, SyncSummary
 from shardwright.progress import quantity, size
-from shardwright.summary import Count
 from shardwright.text import shown
 
 if TYPE_CHECKING:
@@ -61,14 +57,14 @@ true, false or null: = != < <= > >= in ("a", "b"), and ~ !~ for regular expressi
 or, not and parentheses.
 
 Memory: a few hundred bytes per record, about 470 MB for 1,000,000 records."""
-EXAMPLE = """\
+EPILOG = """\
+example:
   shardwright pack --dry-run --limit 100
   shardwright pack --limit 100 --shuffle --output-dir data/shards/trial
   shardwright pack --split val=5%
   shardwright pack --where 'width >= 512 and caption ~ "cat"' --exclude-ids-file bad.txt
   shardwright pack --sync --dry-run
-"""
-EXIT_STATUS = """\
+
 exit status:
   0    done; also when nothing was ready
   1    failed: a shard already exists, its arrays were made with other settings, packed samples are
@@ -95,37 +91,31 @@ HINTS = {  # of flags that other tools have
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags."""
-    flags = {
-        "store": path("STORE", "the store, as --derived-dir"),
-        **STORE,
-        "--output-dir --output -o": path(
-            "DIR", "where the shards go (data/shards, or as the recipe says)"
-        ),
-        **SELECTION,
-        "--overwrite": switch(
-            "remove the old shards, all or those of --bucket, once the new ones are complete"
-        ),
-        "--resume": switch("finish an interrupted run; finished shards are kept"),
-        "--append": switch("pack only new samples, into new shards"),
-        "--sync": switch("update shards whose samples have changed or gone, and pack what is new"),
-        "--other-jsonl": switch("pack into a folder whose shards were packed from another JSONL"),
-        "--sha256": switch("also write a SHA256SUMS file for sha256sum -c"),
-        **IGNORE_SPACE,
-        "--dry-run": switch("show what would be written, and write nothing"),
-        "--progress-every": number(
-            "report every N ready records when not on a terminal (%(default)s)"
-        ),
-        **WORKERS,
-        **CLUSTER,
-    }
-    declare(parser, shardwright.pack, flags)
+FLAGS = {
+    "store": path("STORE", "the store, as --derived-dir"),
+    **STORE,
+    "--output-dir --output -o": path(
+        "DIR", "where the shards go (data/shards, or as the recipe says)"
+    ),
+    **SELECTION,
+    "--overwrite": switch(
+        "remove the old shards, all or those of --bucket, once the new ones are complete"
+    ),
+    "--resume": switch("finish an interrupted run; finished shards are kept"),
+    "--append": switch("pack only new samples, into new shards"),
+    "--sync": switch("update shards whose samples have changed or gone, and pack what is new"),
+    "--other-jsonl": switch("pack into a folder whose shards were packed from another JSONL"),
+    "--sha256": switch("also write a SHA256SUMS file for sha256sum -c"),
+    **IGNORE_SPACE,
+    "--dry-run": switch("show what would be written, and write nothing"),
+    "--progress-every": number("report every N ready records when not on a terminal (%(default)s)"),
+    **WORKERS,
+    **CLUSTER,
+}
 
 
-def run(options: argparse.Namespace) -> int:
-    """Pack, then print the summary."""
-    summary = call(shardwright.pack, options, describe)
+def exit_code(summary: PackSummary) -> int:
+    """Give the exit code."""
     return 1 if summary.obstacle else 0
 
 
@@ -169,7 +159,7 @@ def _synced(summary: PackSummary, synced: SyncSummary) -> str:
     new = quantity(synced.new_samples, "new samples")
     return (
         f"{'would sync' if summary.dry_run else 'synced'} {shown(summary.output_dir)} with the "
-        f"store: {_total(synced.changed):,} changed, {_total(synced.removed):,} removed, {new}; "
+        f"store: {total(synced.changed):,} changed, {total(synced.removed):,} removed, {new}; "
         f"{quantity(summary.written_shards, 'shards')} written ({size(summary.written_bytes)}), "
         f"{len(summary.removed_shards):,} removed, "
         f"{synced.untouched_shards + summary.kept_shards:,} kept [{summary.seconds:.1f} s]"
@@ -213,27 +203,17 @@ def _counts(summary: PackSummary) -> str:
     ]
     lines += by_reason(summary.skipped_by_reason)
     if summary.left_out:
-        lines += [f"left_out: {_total(summary.left_out)}", *by_reason(summary.left_out)]
+        lines += [f"left_out: {total(summary.left_out)}", *by_reason(summary.left_out)]
     if summary.synced is not None:
         for name, counts in (
             ("changed_samples", summary.synced.changed),
             ("removed_samples", summary.synced.removed),
         ):
-            lines += [f"{name}: {_total(counts)}", *by_reason(counts)]
+            lines += [f"{name}: {total(counts)}", *by_reason(counts)]
         lines.append(f"new_samples: {summary.synced.new_samples}")
     lines.append(f"written_samples: {summary.written_samples}")
     lines.append(f"written_shards: {summary.written_shards}")
     return "\n".join(lines)
-
-
-def by_reason(counts: Mapping[str, Count]) -> Iterator[str]:
-    """List counts by their reasons."""
-    for reason, one in counts.items():
-        yield f"  {shown(reason)}: {one.count} (for example {shown(one.example)})"
-
-
-def _total(counts: Mapping[str, Count]) -> int:
-    return sum(one.count for one in counts.values())
 
 
 def _advice(summary: PackSummary) -> list[str]:
@@ -254,7 +234,7 @@ def _advice(summary: PackSummary) -> list[str]:
             f"packed; to merge them, run:\n  {summary.derive_command}"
         )
     if summary.unopened_records and summary.synced is None:
-        left_out = _total(summary.left_out)
+        left_out = total(summary.left_out)
         packed = summary.unopened_records - left_out - summary.over_limit
         why = {"already packed": packed, "left out": left_out, "over --limit": summary.over_limit}
         counts = ", ".join(f"{count:,} {what}" for what, count in why.items() if count)

@@ -6,10 +6,11 @@ import argparse
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardwright.progress import Bar, Lines, quantity
+from shardwright.summary import Count, Summary
 from shardwright.text import near, shown
 
 if TYPE_CHECKING:
@@ -55,18 +56,12 @@ def _escaped(value: Any) -> Any:  # noqa: ANN401 - anything JSON can hold
     return [_escaped(item) for item in value] if isinstance(value, list) else value
 
 
-class _Summary(Protocol):
-    def to_dict(self) -> dict[str, Any]: ...
-
-
-Summary = TypeVar("Summary", bound=_Summary)
+Made = TypeVar("Made", bound=Summary)
 
 
 def call(
-    function: Callable[..., Summary],
-    options: argparse.Namespace,
-    describe: Callable[[Summary], str],
-) -> Summary:
+    function: Callable[..., Made], options: argparse.Namespace, describe: Callable[[Made], str]
+) -> Made:
     """Call the function of a command with its flags, and print its summary on standard output."""
     arguments = inspect.signature(function).parameters
     given = {name: value for name, value in vars(options).items() if name in arguments}
@@ -125,9 +120,8 @@ def facts_lines(summary: BuildSummary | DeriveSummary) -> list[str]:
 
 
 def _most(name: str, found: Most, words: str) -> list[str]:
-    example = shown(found.example)
-    line = f"{name}: {found.images:,} (at most {words}, for example {example})"
-    return [line] if found.images else []
+    about = f"(at most {words}, for example {shown(found.example)})"
+    return [f"{name}: {found.images:,} {about}"] if found.images else []
 
 
 def decoding_lines(quality: Quality) -> list[str]:
@@ -138,20 +132,35 @@ def decoding_lines(quality: Quality) -> list[str]:
         example = shown(quality.animated.example)
         lines.append(f"animated_images: {count:,} (only the first frame, for example {example})")
     spaces = sorted(quality.colour_spaces.items(), key=lambda item: -item[1].count)
-    for space, found in spaces[:_SPACES_LISTED]:
-        lines.append(f"colour_space {space}: {found.count:,} (for example {shown(found.example)})")
+    lines += by_reason(dict(spaces[:_SPACES_LISTED]), "colour_space ")
     if len(spaces) > _SPACES_LISTED:
         more = quantity(len(spaces) - _SPACES_LISTED, "more colour spaces")
         lines.append(f"  and {more} (--json lists all)")
     return lines
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Align rows in columns, the first to the left and the others to the right."""
+def by_reason(
+    counts: Mapping[str, Count], before: str = "  ", about: Mapping[str, str] | None = None
+) -> list[str]:
+    """List counts by their reasons; ``about`` marks those that are estimated."""
+    return [
+        f"{before}{shown(reason)}: {(about or {}).get(reason, '')}{found.count:,} "
+        f"(for example {shown(found.example)})"
+        for reason, found in counts.items()
+    ]
+
+
+def total(counts: Mapping[str, Count]) -> int:
+    """Add counts up."""
+    return sum(found.count for found in counts.values())
+
+
+def table(rows: Sequence[Sequence[str]], *, left: bool = False) -> str:
+    """Align rows in columns: all to the left, or only the first and the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
+            cell.rjust(width) if column and not left else cell.ljust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         for row in rows

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
 
-import shardwright
 from shardwright.buckets import Bucket
-from shardwright.cli.options import declare, path, switch
-from shardwright.cli.printing import call
+from shardwright.cli.options import path, switch
+from shardwright.cli.printing import table
 from shardwright.progress import quantity
 from shardwright.showing import RecipeComponent, RecipeSummary
 from shardwright.text import shown
@@ -22,14 +20,14 @@ mistakes are reported with file, table and key. What is printed is a recipe file
 
 --init writes a file in which every key is explained, and which gives the recipe that is shown.
 docs/recipes.md describes all keys."""
-EXAMPLE = """\
+EPILOG = """\
+example:
   shardwright recipe
   shardwright recipe --list
   shardwright recipe sdxl --init
   shardwright recipe shardwright.toml
   shardwright recipe --derived-dir data/derived
-"""
-EXIT_STATUS = """\
+
 exit status:
   0    done
   1    failed
@@ -56,24 +54,21 @@ class _Named(argparse.Action):
         options.recipe = value
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags."""
-    named = path("FILE_OR_NAME", "a recipe file, or the name of a shipped recipe")
-    start = path("FILE", "write a commented file to start from (shardwright.toml)")
-    flags = {
-        "--recipe": {**named, "action": _Named, "help": "the same"},
-        "recipe": {**named, "action": _Named},
-        "--derived-dir": path("DIR", "show the recipe of this store"),
-        "--list": switch("list the shipped recipes"),
-        "--init": {**start, "nargs": "?", "const": "shardwright.toml"},
-    }
-    declare(parser, shardwright.recipe, flags)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Print the recipe."""
-    call(shardwright.recipe, options, describe)
-    return 0
+_RECIPE = {
+    **path("FILE_OR_NAME", "a recipe file, or the name of a shipped recipe"),
+    "action": _Named,
+}
+FLAGS = {
+    "--recipe": {**_RECIPE, "help": "the same"},
+    "recipe": _RECIPE,
+    "--derived-dir": path("DIR", "show the recipe of this store"),
+    "--list": switch("list the shipped recipes"),
+    "--init": {
+        **path("FILE", "write a commented file to start from (shardwright.toml)"),
+        "nargs": "?",
+        "const": "shardwright.toml",
+    },
+}
 
 
 def describe(summary: RecipeSummary) -> str:
@@ -87,10 +82,10 @@ def describe(summary: RecipeSummary) -> str:
         wrote = f"wrote {shown(summary.written)}, which begins as {shown(summary.origin)}"
         return f"{wrote}\nnext: edit it, then run shardwright derive"
     heads = ["component", "member", "dtype", "shape", "encoder", "model"]
-    cells = _aligned([heads, *map(_cells, summary.components)])
+    cells = table([heads, *map(_cells, summary.components)], left=True).splitlines()
     lines = (f"# The recipe of {shown(summary.origin)}.", "", summary.toml)
     return "\n".join(
-        (*lines, *(f"# {row}" for row in cells), "#", f"# {_buckets(summary.buckets)}")
+        (*lines, *(f"# {row.rstrip()}" for row in cells), "#", f"# {_buckets(summary.buckets)}")
     )
 
 
@@ -109,12 +104,3 @@ def _buckets(names: list[str]) -> str:
         f"{quantity(len(found), 'buckets')}, from {found[0]} to {found[-1]}, "
         f"of {pixels[0] / 1e6:.2f} to {pixels[-1] / 1e6:.2f} megapixels"
     )
-
-
-def _aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Align the cells of each column to the left."""
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 from collections.abc import Iterator
 from itertools import starmap
 
-import shardwright
-from shardwright.cli.options import STORE, WORKERS, declare, path
-from shardwright.cli.printing import call, change_lines, decoding_lines, listed, table
+from shardwright.cli.options import STORE, WORKERS, path
+from shardwright.cli.printing import by_reason, change_lines, decoding_lines, listed, table
 from shardwright.progress import quantity, size
 from shardwright.reporting import Outlook, PackedStatus, StoreStatus
 from shardwright.text import near, shown
@@ -26,12 +24,12 @@ and the index of every shard. Changes nothing.
 
 --export writes everything on record to a table, for pandas, DuckDB or a spreadsheet: a row for each
 image with its record, its file, what its arrays do not show of it, and whether it is ready."""
-EXAMPLE = """\
+EPILOG = """\
+example:
   shardwright status
   shardwright status data/derived --json
   shardwright status --export images.parquet
-"""
-EXIT_STATUS = """\
+
 exit status:
   0    done, whatever the state of the store
   1    failed
@@ -44,33 +42,19 @@ _WIDTH = 120  # if the output is not a terminal
 _LISTED = 10
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags."""
-    flags = {
-        "path": path("PATH", "the store, as --derived-dir"),
-        **STORE,
-        "--output-dir": path("DIR", "the shards (data/shards, or as the recipe says)"),
-        "--export": path(
-            "FILE", "write a table with a row for each image: .parquet, .csv or .jsonl"
-        ),
-        **WORKERS,
-    }
-    declare(parser, shardwright.status, flags)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Print the status."""
-    call(shardwright.status, options, describe)
-    return 0
+FLAGS = {
+    "path": path("PATH", "the store, as --derived-dir"),
+    **STORE,
+    "--output-dir": path("DIR", "the shards (data/shards, or as the recipe says)"),
+    "--export": path("FILE", "write a table with a row for each image: .parquet, .csv or .jsonl"),
+    **WORKERS,
+}
 
 
 def describe(status: StoreStatus) -> str:
     """Write the status for people."""
     parts = [[_headline(status)], _components(status), _buckets(status), _sizes(status)]
-    parts[0] += (
-        f"  {reason}: {skipped.count:,} (for example {shown(skipped.example)})"
-        for reason, skipped in status.skipped_by_reason.items()
-    )
+    parts[0] += by_reason(status.skipped_by_reason)
     if status.unfinished:
         names, made = " and ".join(status.unfinished), max(status.unfinished.values())
         parts.append([f"new arrays of {names}: {quantity(made, 'images')} so far, not in use yet"])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 
-import shardwright
-from shardwright.cli.options import CLUSTER, RECIPE, WORKERS, declare, number, path, switch, text
-from shardwright.cli.printing import call, listed
+from shardwright.cli.options import CLUSTER, RECIPE, WORKERS, number, path, switch, text
+from shardwright.cli.printing import listed
 from shardwright.progress import quantity, size
 from shardwright.store.findings import (
     ALIKE,
@@ -54,15 +52,15 @@ read once, in ranges side by side, and not copied to the disk; --loaders reads e
 Without them, more --workers help, because most of the time is spent waiting for the store.
 
 Each finding names the file and the fix. Nothing is changed."""
-EXAMPLE = """\
+EPILOG = """\
+example:
   shardwright verify data/derived
   shardwright verify data/shards --read-data
   shardwright verify data/shards --against data/derived
   shardwright verify data/shards --against data/approved --samples 64
   shardwright verify data/shards --loaders
   shardwright verify s3://bucket/shards --read-data
-"""
-EXIT_STATUS = """\
+
 exit status:
   0    no damage in what was read; there may be warnings
   1    failed
@@ -77,32 +75,28 @@ _CHANGED = (OUTDATED, EMPTY_OUTDATED, NOT_COMPARED)  # of the store: neither dam
 _UNPROVEN = {"no_manifest"}  # warnings that the expected contents are unknown
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags."""
-    flags = {
-        "path": path("PATH", "a folder or a URL (data/derived, or as the recipe says)"),
-        **RECIPE,
-        "--read-data": switch("read every byte too"),
-        "--against": path(
-            "DERIVED_DIR|IMAGES",
-            "compare shards with this store, which reads every byte; or some samples with images",
-        ),
-        "--samples": number("how many samples to recompute from images (16)"),
-        "--device": text(
-            "DEVICE",
-            "where to recompute them: auto, cpu, cuda, cuda:N or mps (auto)",
-            *("auto", "cpu", "cuda", "mps"),
-        ),
-        "--loaders": switch("also list the loaders that can read the shards"),
-        **WORKERS,
-        **CLUSTER,
-    }
-    declare(parser, shardwright.verify, flags)
+FLAGS = {
+    "path": path("PATH", "a folder or a URL (data/derived, or as the recipe says)"),
+    **RECIPE,
+    "--read-data": switch("read every byte too"),
+    "--against": path(
+        "DERIVED_DIR|IMAGES",
+        "compare shards with this store, which reads every byte; or some samples with images",
+    ),
+    "--samples": number("how many samples to recompute from images (16)"),
+    "--device": text(
+        "DEVICE",
+        "where to recompute them: auto, cpu, cuda, cuda:N or mps (auto)",
+        *("auto", "cpu", "cuda", "mps"),
+    ),
+    "--loaders": switch("also list the loaders that can read the shards"),
+    **WORKERS,
+    **CLUSTER,
+}
 
 
-def run(options: argparse.Namespace) -> int:
-    """Verify, then print the findings."""
-    report = call(shardwright.verify, options, describe)
+def exit_code(report: VerifyReport) -> int:
+    """Give the exit code."""
     if report.damaged:
         return DAMAGED
     return SOURCE_CHANGED if report.changed else 0
@@ -162,32 +156,29 @@ def _verdict(report: VerifyReport) -> str:
     if damage:
         verdict = f"DAMAGED: {quantity(damage, 'findings')}"
         verdict += f", {' and '.join(outdated)} OUTDATED" if outdated else ""
-        verdict += f", {not_compared} NOT COMPARED" if not_compared else ""
     elif outdated:
         verdict = f"OUTDATED: {' and '.join(outdated)}; {no_damage}"
-        verdict += f", {not_compared} NOT COMPARED" if not_compared else ""
     elif not_compared:
         verdict = f"NOT COMPARED: {not_compared}; {no_damage}"
     elif unproven:
         verdict = "OK, as far as can be checked without a manifest"
     else:
         verdict = f"OK: {no_damage}" if report.read_data else f"OK: structure ({structure})"
+    if not_compared and (damage or outdated):
+        verdict += f", {not_compared} NOT COMPARED"
     checked = ", ".join(quantity(count, what) for what, count in report.checked.items())
     read = "every byte read" if report.read_data else "only headers and sizes read"
     if not (report.read_data or unproven) and "shards" in report.checked:
         read = "only sizes, indexes, records and the first and last header of each shard read"
+    not_searched = ""
+    if report.not_searched is not None:
+        why = shown(report.not_searched)
+        not_searched = f"\n  near-duplicates in two parts not searched: {why}"
     return (
         f"{shown(report.path)}: {verdict}{warnings}{_unread(report)}\n"
         f"  {checked} ({size(report.bytes)}), {read} [{report.seconds:.1f} s]{_recomputed(report)}"
-        f"{_not_searched(report)}"
+        f"{not_searched}"
     )
-
-
-def _not_searched(report: VerifyReport) -> str:
-    """Say why near-duplicates in several parts are not known."""
-    if report.not_searched is None:
-        return ""
-    return f"\n  near-duplicates in two parts not searched: {shown(report.not_searched)}"
 
 
 def _unread(report: VerifyReport) -> str:
