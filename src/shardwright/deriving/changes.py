@@ -11,7 +11,7 @@ from functools import cache
 
 from msgspec import structs
 
-from shardwright.deriving.moves import Moves, is_one_file, is_same, recognise, root_of
+from shardwright.deriving.moves import NOT_MOVED, Moves, is_one_file, is_same, recognise, root_of
 from shardwright.deriving.recorded import on_record
 from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
@@ -37,7 +37,7 @@ class Changes:
     unknown: dict[str, str] = field(default_factory=dict)
     # The paths of images that are not here, but in a folder of which this one may be a copy.
     originals: dict[str, str] = field(default_factory=dict)
-    moves: Moves = field(default_factory=lambda: Moves(""))
+    moves: Moves = NOT_MOVED
 
     @property
     def gone(self) -> dict[str, str]:
@@ -129,7 +129,7 @@ def find(
         if image is not None and here != image.path:
             displaced = True
             roots.add(root_of(image.path, here, folder))
-            missing = missing or (number is None and is_gone(image.path))
+            missing = missing or is_gone(image.path)
     moves = recognise(roots, folder, store, alone=missing)
     absent: dict[str, ImageFile] = {}
     moved: dict[str, int] = {}

@@ -10,13 +10,12 @@ file may be left at the old place: the images may have been divided among severa
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Collection, Container, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from shardwright.interrupts import check
-from shardwright.storage.paths import absolute, is_gone
+from shardwright.storage.paths import is_gone
 from shardwright.storage.urls import is_within
 from shardwright.store import facts, paths
 from shardwright.store.facts import ImageFile
@@ -75,45 +74,7 @@ class Moves:
         return None
 
 
-class Strangers:
-    """Images with the names of those on record: the same ones, moved, or those of another set.
-
-    One whose old file is gone is the same if its content is. Of the others their folder decides,
-    which has moved or was copied if more than half of these images have the content on record. A
-    copy counts only if the store was copied with it: else it is another set.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._seen, self._same = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-        self._doubtful: dict[int, tuple[str, tuple[str, str], bool]] = {}
-
-    def add(self, number: int, image: ImageFile, path: str, *, same: bool) -> None:
-        """Add an image with its path now, and whether its content is the same."""
-        new = absolute(path)
-        there = os.path.exists(image.path)
-        if new == image.path or (there and is_one_file(image.path, path)):
-            return
-        old, now = _different(image.path, new)
-        trees = (old or "/", now or "/")
-        self._seen[trees] += 1
-        self._same[trees] += same
-        if there or not same:
-            self._doubtful[number] = (image.path, trees, there)
-
-    def found(self) -> dict[int, str]:
-        """Give the files on record of the images that are others."""
-        known = {trees for trees, seen in self._seen.items() if 2 * self._same[trees] > seen}
-        copies = {trees for trees in known if self._is_copied(*map(Path, trees))}
-        return {
-            number: path
-            for number, (path, trees, there) in self._doubtful.items()
-            if trees not in (copies if there else known)
-        }
-
-    def _is_copied(self, old: Path, new: Path) -> bool:
-        """Whether the store is in a tree together with what is a copy there."""
-        return is_within(self._store.folder, new) and not is_within(old, new)
+NOT_MOVED = Moves("")
 
 
 def recognise(

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from shardwright import regular
 from shardwright.deriving.images import Size
-from shardwright.deriving.moves import Moves, recognise, roots_by_name
+from shardwright.deriving.moves import NOT_MOVED, Moves, recognise, roots_by_name
 from shardwright.deriving.sources import Source, contested
 from shardwright.storage import files
 from shardwright.storage.paths import absolute, exists
@@ -70,7 +70,7 @@ def on_record(sources: list[Source], store: Store, folder: str | None = None) ->
         path = absolute(names.image_path) if isinstance(names.image_path, str) else ""
         if path in at and isinstance(names.image_id, str):
             found[names.image_id] = at[path]
-    moves = Moves("") if folder is None else _moves(at, absolute(folder), store)
+    moves = NOT_MOVED if folder is None else _moves(at, absolute(folder), store)
     for _, entry in facts.read(store):  # a path in a record may be relative to another folder
         if entry.image is not None:
             found.pop(entry.image_id, None)

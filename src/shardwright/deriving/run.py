@@ -160,6 +160,7 @@ def _inventory(
         # In a dry run, in which they are renamed only here.
         renamed=changes.renamed if request.dry_run and request.renames else {},
         first_ids={} if request.renames else first_ids(changes, found, request.store),
+        moves=changes.moves,
     )
 
 

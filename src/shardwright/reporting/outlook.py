@@ -67,7 +67,15 @@ def outlook(
     found = naming.named(found, folder, store, given)
     changes = find_changes(found, folder, store, progress)
     found = changes.named(found)
-    inventory = Inventory(found, store, given, progress, update=True, renamed=changes.renamed)
+    inventory = Inventory(
+        found,
+        store,
+        given,
+        progress,
+        update=True,
+        renamed=changes.renamed,
+        moves=changes.moves,
+    )
     outdated = inventory.outdated(store.recipe.components)
     new = store.next
     made = generations.updated_in(new) if _is_updated(new) else ()
