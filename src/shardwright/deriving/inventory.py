@@ -13,8 +13,7 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside
-from shardwright.deriving.given import Given
+from shardwright.deriving.captions import CAPTION, CaptionError, Given, Row, beside
 from shardwright.deriving.moves import NOT_MOVED, Moves
 from shardwright.deriving.recorded import id_of, other_image, owners, record_at, recorded_text
 from shardwright.deriving.sources import Source, problems

@@ -1,4 +1,4 @@
-"""Opening the store of a run: whether it can be there, its lock, and what a killed run has left."""
+"""Opening the store of a run: whether it fits, its lock, and what a killed run has left."""
 
 from __future__ import annotations
 
@@ -49,6 +49,26 @@ def require_place(request: Request) -> None:
 def is_begun(store: Store) -> bool:
     """Whether any run has ever written to the store."""
     return store.state.exists() or store.journal.exists()
+
+
+def are_ids_changed(request: Request) -> bool:
+    """Whether images get their ids in another way than those in the store."""
+    return request.store.recipe.ids != (request.used.ids if request.used else "name")
+
+
+def require_same_ids(request: Request) -> None:
+    """Raise if there are records whose ids come from elsewhere, and they are not updated."""
+    store = request.store
+    there = any(path.is_file() for path in (store.jsonl, store.journal, facts.path_of(store)))
+    if store.recipe.ids == "captions" and not there and not request.captions:
+        raise UsageError("--ids captions without --captions", fix="give the file with image_id")
+    if are_ids_changed(request) and there and not request.update:
+        before = request.used.ids if request.used else "name"
+        raise ProvenanceError(
+            f"its image ids were made with --ids {before}, now {store.recipe.ids}",
+            path=store.folder,
+            fix=f"to go on as before, give --ids {before}; to rename the images, add --update",
+        )
 
 
 def finish(folder: Path, jsonl: Path | None, progress: Progress, *, dry_run: bool) -> None:

@@ -1,14 +1,16 @@
-"""What a record says of its image."""
+"""What a record says of its image, and which image it is of."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from dataclasses import replace
 
 from shardwright import regular
+from shardwright.deriving.captions import Given
 from shardwright.deriving.images import Size
 from shardwright.deriving.moves import NOT_MOVED, Moves, recognise, roots_by_name
-from shardwright.deriving.sources import Source, contested
+from shardwright.deriving.sources import Source, contested, sharing, spelt
 from shardwright.storage import files
 from shardwright.storage.paths import absolute, exists
 from shardwright.store import facts, records
@@ -78,6 +80,38 @@ def on_record(sources: list[Source], store: Store, folder: str | None = None) ->
             if path in at:
                 found[entry.image_id] = at[path]
     return found
+
+
+def named(
+    sources: list[Source],
+    root: str,
+    store: Store,
+    captions: Given | None = None,
+    *,
+    keep: bool = True,
+) -> list[Source]:
+    """Give the images below a folder the ids that the recipe chooses; blank where there is none.
+
+    An image whose path is on record keeps its id if the ids are made as before (``keep``): what
+    is packed already goes by it.
+    """
+    how = store.recipe.ids
+    if how == "name":
+        return sources
+    by_id = on_record(sources, store, root) if keep or how == "captions" else {}
+    known = {number: image_id for image_id, number in by_id.items()}
+    del by_id
+
+    def chosen(number: int, source: Source) -> str:
+        before = known.get(number, "")
+        if how == "path":
+            return before or spelt(source.path, root)
+        return (keep and before) or (captions and captions.image_id(source)) or before
+
+    return [
+        source if source.fault else replace(source, image_id=chosen(number, source))
+        for number, source in enumerate(sharing(sources))
+    ]
 
 
 def _moves(at: Collection[str], folder: str, store: Store) -> Moves:

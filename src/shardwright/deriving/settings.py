@@ -12,8 +12,7 @@ import xxhash
 from msgspec import json, structs
 
 from shardwright import encoders
-from shardwright.deriving.before import Before
-from shardwright.deriving.choices import choices, load, view_of
+from shardwright.deriving.choices import Before, choices, load, view_of
 from shardwright.deriving.generations import Generation, files_in, made_in, updated_in
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.making import Making
@@ -21,8 +20,7 @@ from shardwright.deriving.views import View
 from shardwright.encoders.base import DTYPES, Encoder, Options, PictureWriter
 from shardwright.encoders.devices import every_gpu
 from shardwright.engine.local import cores
-from shardwright.errors import InputMissingError, MissingExtraError, UsageError
-from shardwright.progress import Progress
+from shardwright.errors import UsageError
 from shardwright.recipes import Component, Recipe, RecipeFile
 from shardwright.recipes.keys import ENCODERS
 from shardwright.store import provenance
@@ -92,19 +90,27 @@ class InForce:
         named its model, or if the component is recomputed.
         """
         components, recompute = self.request.components, self.request.recompute
-        self.before.require_same(recompute, components)
         asked = {
-            component.name: _without_view(self._used[component.name].settings)
-            | self._choices(component)
-            for component in components
+            component.name: self._asked(component, self._used[component.name].settings)
+            for component in self.store.recipe.components
             if component.name in self._used and component not in recompute
         }
+        used = {name: _shown(entry.settings) for name, entry in self._used.items()}
+        now = {name: _shown(settings) for name, settings in asked.items()}
+        self.before.require_same(recompute, provenance.differences(used, now))
         self._require_same(asked)
         again = [c for c in components if c in recompute]
         self.load(c for c in components if c in again or self._has_other_model(c))
         self._recompute(again)
         if self.request.update:
             self._update()
+
+    def _asked(self, component: Component, used: Settings) -> Settings:
+        """Give the settings of arrays that stay, with what is asked for now instead."""
+        now = self._choices(component)
+        if component not in self.request.components:
+            now["encoders"] = used.get("encoders")
+        return {k: v for k, v in used.items() if k not in ("fit", "crop", "decode")} | now
 
     def _require_same(self, wanted: Mapping[str, Settings]) -> None:
         again = [c.name for c in self.request.components if c in self.request.recompute]
@@ -210,26 +216,22 @@ class InForce:
         recomputed = component in self.recomputed and not self.is_update
         return self.store.next if recomputed else self.store
 
-    def load_for_empty(self, work: Collection[Component], progress: Progress) -> list[Component]:
+    def load_for_empty(self, work: Collection[Component]) -> list[Component]:
         """Load the encoders of components that have no array of the empty caption; name them.
 
-        A store of an earlier version has none. It is complete without, so a missing model is no
-        error. Arrays that were made elsewhere get none: nobody knows with what they were made.
+        Arrays that were made elsewhere get none: nobody knows with what they were made.
         """
-        found = []
-        for component in self.request.components:
-            there = component.name in self._used
-            if component.source != "caption" or (there and self._has_empty(component)):
-                continue
-            if component not in work:
-                if not there or component.encoder not in ENCODERS:
-                    continue
-                try:
-                    self.load([component])
-                except (InputMissingError, MissingExtraError) as error:
-                    progress.warn(f"{component.name}: no embedding of the empty caption: {error}")
-                    continue
-            found.append(component)
+        found = [
+            component
+            for component in self.request.components
+            if component.source == "caption"
+            and (
+                component in work
+                or (component.name in self._used and component.encoder in ENCODERS)
+            )
+            and not self._has_empty(component)
+        ]
+        self.load(found)
         return found
 
     def _has_empty(self, component: Component) -> bool:
@@ -352,5 +354,6 @@ def digest(recipe: Recipe, encoders: str, texts: Mapping[str, str | None]) -> st
     return xxhash.xxh3_64_hexdigest(json.encode([encoders, recipe.captions, given]))
 
 
-def _without_view(settings: Settings) -> Settings:
-    return {key: value for key, value in settings.items() if key not in ("fit", "crop", "decode")}
+def _shown(settings: Settings) -> Settings:
+    """Give what decides which part of a picture is seen, and how it is decoded."""
+    return {key: value for key, value in settings.items() if key in ("fit", "decode")}

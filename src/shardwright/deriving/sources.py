@@ -120,6 +120,11 @@ def _source(found: tree.Found, texts: Set[str]) -> Source:
     return Source(image_id_of(path), path, os.path.splitext(path)[0] in texts, part=part)
 
 
+def spelt(path: str, root: str) -> str:
+    """Write a path below a folder as a plain file name."""
+    return os.path.relpath(path, root).replace("%", "%25").replace("/", "%2F")
+
+
 def sharing(sources: list[Source]) -> list[Source]:
     """Mark the images that share a text file: it is unknown whose caption it is.
 
