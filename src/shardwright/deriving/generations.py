@@ -144,8 +144,8 @@ def made_in(new: Store) -> Iterator[Record]:
             yield record
 
 
-def updated_in(new: Store) -> Iterator[tuple[Record, list[Component]]]:
-    """Read the records of the images that are updated, with the components of their new arrays."""
+def arrays_in(new: Store) -> Iterator[tuple[Record, list[Component]]]:
+    """Read the records of the images that are made, with the components of their new arrays."""
     for record in made_in(new):
         there = [c for c in new.recipe.components if new.array(c, record["image_id"]).exists()]
         yield record, there

@@ -13,7 +13,7 @@ from msgspec import json, structs
 
 from shardwright import encoders
 from shardwright.deriving.choices import Before, choices, load, view_of
-from shardwright.deriving.generations import Generation, files_in, made_in, updated_in
+from shardwright.deriving.generations import Generation
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.making import Making
 from shardwright.deriving.views import View
@@ -271,8 +271,7 @@ class InForce:
                 kept.add(component)
         if entries:
             self.generation = Generation(self.store, entries, kept)
-            beside_it = self.generation.store
-            self.inventory.recompute(entries, kept, made_in(beside_it), files_in(beside_it))
+            self.inventory.recompute(entries, kept, self.generation.store)
 
     def _update(self) -> None:
         """Begin or continue a generation for what changed; without that there is none."""
@@ -292,8 +291,7 @@ class InForce:
         if entries:
             # The settings are the same, so an image that fails keeps its old arrays.
             self.generation = Generation(self.store, entries, entries.keys())
-            new = self.generation.store
-            self.inventory.update(self.outdated, updated_in(new), files_in(new))
+            self.inventory.update(self.outdated, self.generation.store)
 
     def _entry(self, component: Component) -> Entry:
         model = self.request.models.get(component.name)

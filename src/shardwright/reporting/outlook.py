@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from shardwright.deriving import generations, sources
+from shardwright.deriving import sources
 from shardwright.deriving.captions import CAPTION, CaptionError, Given, beside
 from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.decoders import Heads
@@ -78,8 +78,7 @@ def outlook(
     )
     outdated = inventory.outdated(store.recipe.components)
     new = store.next
-    made = generations.updated_in(new) if _is_updated(new) else ()
-    inventory.update(outdated, made, generations.files_in(new))
+    inventory.update(outdated, new if _is_updated(new) else None)
 
     def reads_beside(number: int) -> bool:
         return CAPTION in store.recipe.texts and not inventory.given(number).get(CAPTION)
