@@ -69,9 +69,9 @@ def derive(
     """
     # Here, so that the package and its --help work without NumPy and Pillow.
     from shardwright.deriving import opening
+    from shardwright.deriving.request import Request, wanted
     from shardwright.deriving.run import run
-    from shardwright.deriving.settings import Request, all_devices
-    from shardwright.deriving.wanted import wanted
+    from shardwright.deriving.settings import all_devices
     from shardwright.encoders.base import Options, device_names
     from shardwright.engine.local import cores_used
     from shardwright.recipes.keys import DECODES, FITS, IDS

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Container, Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from shardwright.interrupts import check
@@ -135,13 +134,6 @@ def is_same(image: ImageFile, path: str) -> bool:
     """Whether the file of an image is at another path now."""
     check()
     return not is_gone(path) and image.now(path) is not None
-
-
-def is_one_file(path: str, other: str) -> bool:
-    """Whether two paths are those of one file."""
-    with suppress(OSError):
-        return os.path.samefile(path, other)
-    return False
 
 
 def _above(path: str) -> Iterator[str]:

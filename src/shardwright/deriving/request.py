@@ -1,11 +1,11 @@
-"""What a run starts from: the recipe of the file, else of the store, with the flags over it."""
+"""What a user asks for, and its recipe: of the file, else of the store, with the flags over it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardwright import encoders
 from shardwright.encoders.base import RecipeError
@@ -19,13 +19,43 @@ from shardwright.store import provenance
 from shardwright.store.store import Store, read_recipe, recorded
 
 
-class Wanted(NamedTuple):
-    """What a run is to follow."""
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for, already checked."""
 
-    store: Store  # with the complete recipe
+    images: Path
+    store: Store  # with the recipe that is wanted
     used: Recipe | None  # the recipe of the store as it is
+    file: RecipeFile
+    captions: Mapping[str, Path]  # the files, by the folder that each is for
+    remember: bool  # whether the store records this file, or that there is none
     encoders: encoders.Choice
-    loaded: dict[Any, Any]  # what encoders share, and need not find again
+    devices: tuple[str, ...]  # one or more, of one kind
+    dtypes: Mapping[str, str]  # component name -> precision
+    loaded: dict[Any, Any]  # what encoders share
+    models: Mapping[str, str]  # component name -> id or path
+    components: tuple[Component, ...]
+    recompute: frozenset[Component]
+    update: bool  # what changed
+    prune: bool  # what is gone
+    prune_below: Path | None  # where images were that are gone too
+    discard: bool  # what an unfinished recompute has made
+    trial: int | None  # derive only so many images, to see how long all will take
+    drop_failed: bool  # the arrays of images that cannot be recomputed
+    batch_size: int | None  # None for what fits into memory
+    compile: bool
+    ignore_space: bool
+    dry_run: bool
+
+    @property
+    def renames(self) -> bool:
+        """Whether renamed images keep their arrays."""
+        return self.update or self.prune
+
+    @property
+    def captions_file(self) -> Path | None:
+        """Give the captions file of all images, if there is one."""
+        return self.captions.get(str(self.images))
 
 
 def wanted(
@@ -39,10 +69,11 @@ def wanted(
     models: Mapping[str, str],
     choice: encoders.Choice | None,
     recompute: bool,
-) -> Wanted:
-    """Find the store of a folder, and what to make of it.
+) -> tuple[Store, Recipe | None, encoders.Choice, dict[Any, Any]]:
+    """Find the store of a folder, and what to make of it: with the complete recipe.
 
-    Without a file, a store continues as it was made, and a recompute as it was begun.
+    Also its recipe as it is, the set of encoders, and what these share. Without a file, a store
+    continues as it was made, and a recompute as it was begun.
     """
     store = Store(folder, jsonl or folder / JSONL_NAME)
     used = recorded(folder)
@@ -60,7 +91,7 @@ def wanted(
         models=models,
         choice=choice,
     )
-    return Wanted(replace(store, recipe=recipe), used, choice, loaded)
+    return replace(store, recipe=recipe), used, choice, loaded
 
 
 def followed(
