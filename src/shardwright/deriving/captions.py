@@ -97,7 +97,7 @@ class Captions:
 
     def summed(self) -> CaptionRows:
         """Count the rows that are used, and the images that have none."""
-        used = sum(map(self._matching.is_used, self.rows.values()))
+        used = sum(self._matching.fault(number) is None for number in self.rows.values())
         return CaptionRows(
             file=str(self.path),
             base=self._matching.base,
@@ -110,8 +110,8 @@ class Captions:
         """Count the rows that no image uses, by reason."""
         found: dict[str, Count] = {}
         for path, number in self.rows.items():
-            if not self._matching.is_used(number):
-                _add(found, self._matching.fault(number), path)
+            if (fault := self._matching.fault(number)) is not None:
+                _add(found, fault, path)
         _add_all(found, self.useless)
         return found
 
