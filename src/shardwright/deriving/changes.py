@@ -11,8 +11,14 @@ from functools import cache
 
 from msgspec import structs
 
-from shardwright.deriving.moves import NOT_MOVED, Moves, recognise, root_of
-from shardwright.deriving.recorded import on_record, other_image
+from shardwright.deriving.recorded import (
+    NOT_MOVED,
+    Moves,
+    on_record,
+    other_image,
+    recognise,
+    root_of,
+)
 from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress

@@ -15,8 +15,15 @@ from msgspec.structs import replace
 
 from shardwright.deriving.captions import CAPTION, CaptionError, Given, Row, beside
 from shardwright.deriving.generations import arrays_in, files_in
-from shardwright.deriving.moves import NOT_MOVED, Moves
-from shardwright.deriving.recorded import id_of, other_image, owners, record_at, recorded_text
+from shardwright.deriving.recorded import (
+    NOT_MOVED,
+    Moves,
+    id_of,
+    other_image,
+    owners,
+    record_at,
+    recorded_text,
+)
 from shardwright.deriving.sources import Source, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity

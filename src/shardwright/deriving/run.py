@@ -26,11 +26,10 @@ from shardwright.deriving.commit import Committer
 from shardwright.deriving.decoders import Heads
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.making import Maker, Making
-from shardwright.deriving.moves import Moves
 from shardwright.deriving.outcomes import Outcomes, write_failures
 from shardwright.deriving.passes import Array
 from shardwright.deriving.plan import Plan
-from shardwright.deriving.recorded import named
+from shardwright.deriving.recorded import Moves, named
 from shardwright.deriving.request import Request
 from shardwright.deriving.settings import InForce
 from shardwright.deriving.sources import Source

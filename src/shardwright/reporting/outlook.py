@@ -13,10 +13,9 @@ from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.decoders import Heads
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.inventory import Inventory
-from shardwright.deriving.moves import Moves
 from shardwright.deriving.outcomes import Earlier
 from shardwright.deriving.prepare import Measuring
-from shardwright.deriving.recorded import named
+from shardwright.deriving.recorded import Moves, named
 from shardwright.deriving.settings import digest
 from shardwright.deriving.sources import Source
 from shardwright.deriving.views import left_out
