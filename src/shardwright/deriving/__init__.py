@@ -189,12 +189,12 @@ def _require_all_of_a_text(recipe: Recipe, chosen: tuple[Component, ...]) -> Non
 
 def _chosen(recipe: Recipe, flag: str, names: Iterable[str]) -> tuple[Component, ...]:
     """Find components by name, in the order of the recipe."""
-    wanted = set(validate.names(flag, names))
-    known = [component.name for component in recipe.components]
-    for name in sorted(wanted.difference(known)):
-        raise UsageError(f"{flag} {name}: no such component", fix=f"choose from {', '.join(known)}")
+    wanted, known = set(validate.names(flag, names)), recipe.by_name
     for name in sorted(wanted):
-        if recipe.by_name[name].source == "elsewhere":
+        if name not in known:
+            fix = f"choose from {', '.join(known)}"
+            raise UsageError(f"{flag} {name}: no such component", fix=fix)
+        if known[name].source == "elsewhere":
             what = f"{flag} {name}: the recipe has no encoder for it"
             raise UsageError(what, fix="make its arrays with your own tool, or give it an encoder")
     return tuple(component for component in recipe.components if component.name in wanted)

@@ -79,24 +79,22 @@ class InForce:
         """Whether the model has another name than before, so that its weights are compared."""
         entry = self._used.get(component.name)
         before = provenance.component(component.name, entry) if entry else None
-        if component.name in self.request.models or entry is None or before is None:
-            return component.name in self.request.models
-        return (entry.model or before.settings.get("model")) != component.settings.get("model")
+        was = (entry.model or before.settings.get("model")) if entry and before else None
+        other = before is not None and was != component.settings.get("model")
+        return other or component.name in self.request.models
 
     def load(self, components: Iterable[Component]) -> None:
         """Load encoders, each once; raise if arrays were made with other settings."""
         for component in components:
             if component not in self.encoders:
-                request = self.request
-                encoder, told = load(
-                    request.encoders,
+                self.encoders[component], told = load(
+                    self.request.encoders,
                     component,
                     self._options(component),
-                    request.loaded,
-                    request.file,
+                    self.request.loaded,
+                    self.request.file,
                     self.store.folder,
                 )
-                self.encoders[component] = encoder
                 self.settings[component] = told | self._choices(component)
         kept = {c.name: s for c, s in self.settings.items() if c not in self.request.recompute}
         self._require_same(kept)
@@ -199,20 +197,17 @@ class InForce:
 
     def begin(self, components: Iterable[Component]) -> None:
         """Record how the arrays are made that this run adds to those in use."""
-        entries, new = dict(self._entries), dict[str, Entry]()
         if self.generation is None:
             self.store.record()
+        entries = dict(self._entries)
         for component in self.settings:  # the same model may have got another name
             if component.name in self._used and component not in self.recomputed:
                 old, now = entries[component.name], self._entry(component)
-                renamed = structs.replace(old, component=now.component, model=now.model)
-                entries[component.name] = renamed
-        for component in components:
-            if component.name not in self._used and component not in self.recomputed:
-                unknown = self.unknown_arrays(component)
-                entry = structs.replace(self._entry(component), unknown_arrays=unknown)
-                new[component.name] = entry
-        entries = provenance.joined(entries, new)
+                entries[component.name] = structs.replace(
+                    old, component=now.component, model=now.model
+                )
+        first = (c for c in components if c.name not in self._used and c not in self.recomputed)
+        entries = provenance.joined(entries, {c.name: self._added(c) for c in first})
         if entries != self._entries:
             provenance.write(self.store.folder, entries)
             self._entries = entries
@@ -222,11 +217,13 @@ class InForce:
         entries, kept = {}, set()
         for component in components:
             old, new = self._entries.get(component.name), self._entry(component)
-            same = old is not None and complete(old.settings) == complete(new.settings)
-            same = same and not self.before.is_changed(component)
             if self.inventory.stored[component] or component.name in self._begun:
                 entries[component] = new
-            if old is not None and same and not old.unknown_arrays:
+            if (
+                old is not None
+                and complete(old.settings) == complete(new.settings)
+                and not (self.before.is_changed(component) or old.unknown_arrays)
+            ):
                 kept.add(component)
         if entries:
             self.generation = Generation(self.store, entries, kept)
@@ -239,14 +236,14 @@ class InForce:
         again = {component for these in self.outdated.values() for component in these}
         again.update(c for c in self.store.recipe.components if c.name in begun)
         self.load(c for c in self.request.components if c in again and c.name not in self._used)
-        entries = {}
-        for component in self.store.recipe.components:
-            if component in again:
-                entry = self._used.get(component.name) or begun.get(component.name)
-                if entry is None:
-                    unknown = self.unknown_arrays(component)
-                    entry = structs.replace(self._entry(component), unknown_arrays=unknown)
-                entries[component] = structs.replace(entry, update=True)
+        before = begun | self._used
+        entries = {
+            component: structs.replace(
+                before.get(component.name) or self._added(component), update=True
+            )
+            for component in self.store.recipe.components
+            if component in again
+        }
         if entries:
             # The settings are the same, so an image that fails keeps its old arrays.
             self.generation = Generation(self.store, entries, entries.keys())
@@ -255,6 +252,11 @@ class InForce:
     def _entry(self, component: Component) -> Entry:
         model = self.request.models.get(component.name)
         return provenance.entry_of(component, self.settings[component], model)
+
+    def _added(self, component: Component) -> Entry:
+        """Give the entry of a component that this run is the first to make arrays of."""
+        unknown = self.unknown_arrays(component)
+        return structs.replace(self._entry(component), unknown_arrays=unknown)
 
     def _choices(self, component: Component) -> Settings:
         """Give the settings that are not the encoder's: the user's, and the rules of pictures."""
