@@ -122,7 +122,8 @@ class Generation:
         if changed or recipe or (begun and another):
             flags = provenance.flags_before(begun, changed) if changed else ""
             other = f", with other settings ({listed})" * bool(listed)
-            fix = f"to continue it, give {flag_of(begun)}{' and ' * bool(flags)}{flags}; "
+            flag = "--update" if provenance.is_update(begun) else f"--recompute {','.join(begun)}"
+            fix = f"to continue it, give {flag}{' and ' * bool(flags)}{flags}; "
             fix += "to discard it, --recompute none"
             what = f"the {name_of(begun)} is unfinished{other}"
             raise ProvenanceError(what, path=self.used.folder, fix=fix)
@@ -164,11 +165,6 @@ def unfinished(store: Store) -> tuple[dict[str, Entry], int]:
 def name_of(begun: Mapping[str, Entry]) -> str:
     """Say what an unfinished generation is."""
     return "update" if provenance.is_update(begun) else f"recompute of {','.join(begun)}"
-
-
-def flag_of(begun: Mapping[str, Entry]) -> str:
-    """Give the flag that continues an unfinished generation."""
-    return "--update" if provenance.is_update(begun) else f"--recompute {','.join(begun)}"
 
 
 def recover(store: Store) -> None:

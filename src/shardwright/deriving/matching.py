@@ -165,13 +165,9 @@ class Matching:
         found = 0
         for row in rows:
             check()
-            if row.startswith("/") and not absolute:
-                continue
-            for folder in folders:
-                place = _file_of(paths.joined(folder, row))
-                if not place.startswith(given) and there.has(place):
-                    found += 1
-                    break
+            begins = folders if absolute or not row.startswith("/") else ()
+            places = (_file_of(paths.joined(folder, row)) for folder in begins)
+            found += any(not place.startswith(given) and there.has(place) for place in places)
             if found == min(enough, len(rows)):
                 return True
         return False
@@ -232,10 +228,11 @@ class Matching:
 
     def _best(self, images: Images, bases: Iterable[_Base]) -> _Weight | None:
         """Choose the base under which most rows name images; None if they name none."""
-        weights = self._weigh(images, [_Weight(base) for base in bases])
         # A file name alone does not show that a tree has moved: many folders have a 001.png.
         weights = [
-            each for each in weights if each.images and (each.has_folder or not each.base.old)
+            each
+            for each in self._weigh(images, [_Weight(base) for base in bases])
+            if each.images and (each.has_folder or not each.base.old)
         ]
         if not weights:
             return None
@@ -286,10 +283,7 @@ class _Root:
     def inside(self, folder: str) -> str | None:
         """Give its path below a folder, with a slash at the end if it is not the folder."""
         start = folder.rstrip("/") + "/"
-        for whole in self.absolute:
-            if whole.startswith(start):
-                return whole[len(start) :]
-        return None
+        return next((each[len(start) :] for each in self.absolute if each.startswith(start)), None)
 
     def holds(self, folders: Iterable[str], below: str) -> bool:
         """Whether a path below it is that of a file in one of the folders, which are below it."""

@@ -10,7 +10,7 @@ file may be left at the old place: the images may have been divided among severa
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,9 +110,8 @@ def named(
     how = store.recipe.ids
     if how == "name":
         return sources
-    by_id = on_record(sources, store, root) if keep or how == "captions" else {}
-    known = {number: image_id for image_id, number in by_id.items()}
-    del by_id
+    placed = on_record(sources, store, root) if keep or how == "captions" else {}
+    known = {number: image_id for image_id, number in placed.items()}
 
     def chosen(number: int, source: Source) -> str:
         before = known.get(number, "")
@@ -130,7 +129,13 @@ def _moves(at: Collection[str], folder: str, store: Store) -> Moves:
     """Find the folders that have moved, whatever the ids of their images are."""
     tails = {path[len(folder) :] for path in at}
     old = (e.image.path for _, e in facts.read(store) if e.image and e.image.path not in at)
-    return recognise({r for path in old for r in roots_by_name(path, tails, folder)}, folder, store)
+    roots = {
+        above
+        for path in old
+        for above in _above(path)
+        if os.path.basename(above) == os.path.basename(folder) and path[len(above) :] in tails
+    }
+    return recognise(roots, folder, store)
 
 
 def other_image(recorded: object, path: str) -> str | None:
@@ -234,13 +239,6 @@ def root_of(old: str, new: str, folder: str) -> str | None:
     tail = new[len(folder) :]
     fits = new.startswith(f"{folder}/") and old.endswith(tail) and old != new
     return old[: -len(tail)] if fits else None
-
-
-def roots_by_name(old: str, tails: Container[str], folder: str) -> Iterator[str]:
-    """Give the folders of the same name above an image which has the same path below the given."""
-    for above in _above(old):
-        if os.path.basename(above) == os.path.basename(folder) and old[len(above) :] in tails:
-            yield above
 
 
 def _compared(root: str, images: list[ImageFile], folder: str) -> tuple[int, int]:

@@ -130,15 +130,17 @@ def _usual_set(entries: Mapping[str, provenance.Entry]) -> str:
 
 def _require_sense(recipe: Recipe, file: RecipeFile) -> None:
     """Raise if a limit of the selection, or the fit of a component, can have no effect."""
-    for key in ("max_upscale", "max_crop"):
-        if recipe.fit == "original" and getattr(recipe.selection, key) is not None:
-            what = f'[images] {key}: has no effect with fit = "original"'
+    unfit = ' with fit = "original"' if recipe.fit == "original" else ""
+    unread = "" if recipe.captions else ", because no component reads a caption"
+    add = 'add fit = "bucket", or leave it out'
+    for key, why, fix in (
+        ("max_upscale", unfit, add),
+        ("max_crop", unfit, add),
+        ("max_tokens_lost", unread, "leave it out"),
+    ):
+        if why and getattr(recipe.selection, key) is not None:
             path = file.origins.get(f"images.{key}", file.origin)
-            raise UsageError(what, path=path, fix='add fit = "bucket", or leave it out')
-    if recipe.selection.max_tokens_lost is not None and not recipe.captions:
-        what = "[images] max_tokens_lost: has no effect, because no component reads a caption"
-        path = file.origins.get("images.max_tokens_lost", file.origin)
-        raise UsageError(what, path=path, fix="leave it out")
+            raise UsageError(f"[images] {key}: has no effect{why}", path=path, fix=fix)
     for component in recipe.components:
         if recipe.fit == "original" and component.settings.get("fit") == "bucket":
             what = 'nothing is fitted to a bucket with [images] fit = "original"'
