@@ -153,16 +153,14 @@ class Inventory:
         """
         found = {}
         for number in sorted({*self.changed, *self._outdated, *self.other_captions}):
-            outdated = set(self._outdated.get(number, ()))
-            changed = number in self.changed
-            if changed and self.kept(number, components):
-                changed, outdated = False, set()
-            fields = self.other_captions.get(number, ())
+            fields, names = self.other_captions.get(number, ()), self._outdated.get(number, ())
+            if number in self.changed:
+                stays = self.kept(number, components)
+                names = [] if stays else [c.name for c in self.store.recipe.pictures]
             these = tuple(
                 c
                 for c in components
-                if (c.source == "caption" and c.field in fields)
-                or (c.source == "image" and (changed or c.name in outdated))
+                if (c.field in fields if c.source == "caption" else c.name in names)
             )
             if these and number not in self.problems:
                 found[number] = these
@@ -298,8 +296,7 @@ class Inventory:
                     self._texts[field][number] = 1
             except CaptionError as error:
                 self.problems.setdefault(number, (error.args[0], error.args[1]))
-        jsonl, rules = self.store.jsonl, Rules(self.store.recipe)
-        malformed: list[Line] = []
+        jsonl, rules, malformed = self.store.jsonl, Rules(self.store.recipe), list[Line]()
         for line, record in records.walk(
             jsonl, records.parse, bad=lambda line, _: malformed.append(line)
         ):

@@ -78,15 +78,9 @@ def finish(folder: Path, jsonl: Path | None, progress: Progress, *, dry_run: boo
     if dry_run:
         fix = "to finish it, run the same command without --dry-run"
         raise ProvenanceError(f"the {what} was interrupted", path=folder, fix=fix)
-    arrays = [
-        folder / component.folder
-        for recipe in (
-            SPECIFICATION,
-            read_recipe(folder),
-            read_recipe(Store(folder, folder).next.folder),
-        )
-        for component in (recipe.components if recipe else ())
-    ]
+    used, begun = read_recipe(folder), read_recipe(Store(folder, folder).next.folder)
+    recipes = (SPECIFICATION, used or SPECIFICATION, begun or SPECIFICATION)
+    arrays = [folder / component.folder for recipe in recipes for component in recipe.components]
     records = [] if jsonl is None else [rewrite.target(jsonl), rewrite.unfinished(jsonl)]
     with locks.lock(folder):
         if steps.finish(folder, [*arrays, *records]):
