@@ -86,7 +86,7 @@ def build(
     from shardwright.building import again, state
     from shardwright.building.request import Request
     from shardwright.building.run import run
-    from shardwright.deriving.request import followed
+    from shardwright.deriving.recipe import followed
     from shardwright.deriving.settings import all_devices
     from shardwright.encoders.base import Options, device_names
     from shardwright.engine.local import cores_used

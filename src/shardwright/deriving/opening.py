@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardwright.deriving import generations
-from shardwright.deriving.request import Request
+from shardwright.deriving.settings import Request
 from shardwright.errors import ProvenanceError, SourceChangedError, UsageError
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import SPECIFICATION

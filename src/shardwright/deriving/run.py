@@ -30,8 +30,7 @@ from shardwright.deriving.outcomes import Outcomes, write_failures
 from shardwright.deriving.passes import Array
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.recorded import Moves, named
-from shardwright.deriving.request import Request
-from shardwright.deriving.settings import InForce
+from shardwright.deriving.settings import InForce, Request
 from shardwright.deriving.sources import Source
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary
 from shardwright.deriving.trial import forecast

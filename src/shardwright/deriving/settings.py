@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import xxhash
 from msgspec import json, structs
@@ -13,17 +16,55 @@ from shardwright.deriving.choices import Before, choices, load, view_of
 from shardwright.deriving.generations import Generation
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.making import Making
-from shardwright.deriving.request import Request
 from shardwright.deriving.views import View
 from shardwright.encoders.base import DTYPES, Encoder, Options, PictureWriter
 from shardwright.encoders.devices import every_gpu
 from shardwright.engine.local import cores
 from shardwright.errors import UsageError
-from shardwright.recipes import Component, Recipe
+from shardwright.recipes import Component, Recipe, RecipeFile
 from shardwright.recipes.keys import ENCODERS
 from shardwright.store import provenance
 from shardwright.store.provenance import FRACTIONS, Entry, Settings, complete
 from shardwright.store.store import Store
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for, already checked."""
+
+    images: Path
+    store: Store  # with the recipe that is wanted
+    used: Recipe | None  # the recipe of the store as it is
+    file: RecipeFile
+    captions: Mapping[str, Path]  # the files, by the folder that each is for
+    remember: bool  # whether the store records this file, or that there is none
+    encoders: encoders.Choice
+    devices: tuple[str, ...]  # one or more, of one kind
+    dtypes: Mapping[str, str]  # component name -> precision
+    loaded: dict[Any, Any]  # what encoders share
+    models: Mapping[str, str]  # component name -> id or path
+    components: tuple[Component, ...]
+    recompute: frozenset[Component]
+    update: bool  # what changed
+    prune: bool  # what is gone
+    prune_below: Path | None  # where images were that are gone too
+    discard: bool  # what an unfinished recompute has made
+    trial: int | None  # derive only so many images, to see how long all will take
+    drop_failed: bool  # the arrays of images that cannot be recomputed
+    batch_size: int | None  # None for what fits into memory
+    compile: bool
+    ignore_space: bool
+    dry_run: bool
+
+    @property
+    def renames(self) -> bool:
+        """Whether renamed images keep their arrays."""
+        return self.update or self.prune
+
+    @property
+    def captions_file(self) -> Path | None:
+        """Give the captions file of all images, if there is one."""
+        return self.captions.get(str(self.images))
 
 
 class InForce:

@@ -1,97 +1,19 @@
-"""What a user asks for, and its recipe: of the file, else of the store, with the flags over it."""
+"""The recipe that a run follows: that of the file, else of the store, with the flags over it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from shardwright import encoders
 from shardwright.encoders.base import RecipeError
 from shardwright.errors import UsageError
 from shardwright.interrupts import at_once
-from shardwright.layout import JSONL_NAME
 from shardwright.recipes import Component, Recipe, RecipeFile
 from shardwright.recipes.compare import changes
 from shardwright.recipes.values import usual_dtype
 from shardwright.store import provenance
-from shardwright.store.store import Store, read_recipe, recorded
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for, already checked."""
-
-    images: Path
-    store: Store  # with the recipe that is wanted
-    used: Recipe | None  # the recipe of the store as it is
-    file: RecipeFile
-    captions: Mapping[str, Path]  # the files, by the folder that each is for
-    remember: bool  # whether the store records this file, or that there is none
-    encoders: encoders.Choice
-    devices: tuple[str, ...]  # one or more, of one kind
-    dtypes: Mapping[str, str]  # component name -> precision
-    loaded: dict[Any, Any]  # what encoders share
-    models: Mapping[str, str]  # component name -> id or path
-    components: tuple[Component, ...]
-    recompute: frozenset[Component]
-    update: bool  # what changed
-    prune: bool  # what is gone
-    prune_below: Path | None  # where images were that are gone too
-    discard: bool  # what an unfinished recompute has made
-    trial: int | None  # derive only so many images, to see how long all will take
-    drop_failed: bool  # the arrays of images that cannot be recomputed
-    batch_size: int | None  # None for what fits into memory
-    compile: bool
-    ignore_space: bool
-    dry_run: bool
-
-    @property
-    def renames(self) -> bool:
-        """Whether renamed images keep their arrays."""
-        return self.update or self.prune
-
-    @property
-    def captions_file(self) -> Path | None:
-        """Give the captions file of all images, if there is one."""
-        return self.captions.get(str(self.images))
-
-
-def wanted(
-    file: RecipeFile,
-    folder: Path,
-    jsonl: Path | None,
-    *,
-    fit: str | None,
-    decode: str | None,
-    ids: str | None,
-    models: Mapping[str, str],
-    choice: encoders.Choice | None,
-    recompute: bool,
-) -> tuple[Store, Recipe | None, encoders.Choice, dict[Any, Any]]:
-    """Find the store of a folder, and what to make of it: with the complete recipe.
-
-    Also its recipe as it is, the set of encoders, and what these share. Without a file, a store
-    continues as it was made, and a recompute as it was begun.
-    """
-    store = Store(folder, jsonl or folder / JSONL_NAME)
-    used = recorded(folder)
-    begun = provenance.readable(store.next.folder) if recompute else {}
-    start = (read_recipe(store.next.folder) if begun else None) or used
-    if ids is None and used is not None and "images.ids" not in file.origins:
-        ids = used.ids
-    recipe, choice, loaded = followed(
-        file,
-        start,
-        begun or provenance.readable(folder),
-        fit=fit,
-        decode=decode,
-        ids=ids,
-        models=models,
-        choice=choice,
-    )
-    return replace(store, recipe=recipe), used, choice, loaded
 
 
 def followed(
