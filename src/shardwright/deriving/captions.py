@@ -18,12 +18,12 @@ import msgspec
 
 from shardwright.deriving import caption_files
 from shardwright.deriving.caption_files import GIVE, PATH_FIELDS
-from shardwright.deriving.matching import AmbiguousError, Images, Matching, Named, normal
+from shardwright.deriving.matching import AmbiguousError, Images, Matching, Named
 from shardwright.deriving.sources import Source
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import check
 from shardwright.recipes import Recipe
-from shardwright.storage import extents, files
+from shardwright.storage import extents, files, paths
 from shardwright.storage.extents import Part
 from shardwright.storage.urls import Location
 from shardwright.store import records
@@ -202,7 +202,7 @@ def read(path: Location, root: Location | str, recipe: Recipe) -> Captions:
         images.append(image)
         captions.data.append(msgspec.json.encode(columns | own))
     for number, image in enumerate(images):
-        place = normal(image, backslashes=not slashes)
+        place = paths.normal(image if slashes else image.replace("\\", "/"))
         if place in captions.rows:
             _add(captions.useless, "repeated", image)
             captions.data[captions.rows[place]] = b""

@@ -281,10 +281,10 @@ class Inventory:
         One whose old file is gone is the same if its content or its folder is.
         """
         here = absolute(path)
-        if self._moves.now(image.path) == here:
+        if here == image.path or self._moves.now(image.path) == here:
             return None
-        gone = now is None and here != image.path and is_gone(image.path)
-        return image.path if gone else other_image(image.path, path)
+        changed = now is None and is_gone(image.path)
+        return image.path if changed else other_image(image.path, path)
 
     def _read_records(self, progress: Progress) -> dict[str, bytearray]:
         """Read all records; give which images have a text in theirs, by its field."""

@@ -326,8 +326,3 @@ def _file_of(path: str) -> str:
 def _shown(folder: str) -> str:
     text = paths.shown_near(folder)
     return "the working folder" if text == "." else text
-
-
-def normal(path: str, *, backslashes: bool) -> str:
-    """Write the path in a row as paths of images are compared."""
-    return paths.normal(path.replace("\\", "/") if backslashes else path)
