@@ -59,9 +59,6 @@ class _Base:
         return None if head is None else head + below
 
 
-_NO_BASE = _Base("file names", {})
-
-
 @dataclass
 class _Weight:
     """What rows name under a base."""
@@ -195,7 +192,7 @@ class Matching:
     def _bases(self) -> Iterator[_Base]:
         """Give the places at which the paths of all rows may begin."""
         folders = dict.fromkeys([*self._above(), *_folder_of(self._path), os.getcwd()])
-        yield _Base("absolute paths" if self._absolute else _NO_BASE.label, {})
+        yield _Base("absolute paths" if self._absolute else "file names", {})
         for folder in folders:
             heads = {given: root.below(folder) for given, root in self._roots.items()}
             inside = {given: root.under(folder) for given, root in self._roots.items()}

@@ -10,7 +10,7 @@ file may be left at the old place: the images may have been divided among severa
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from shardwright.deriving.images import Size
 from shardwright.deriving.sources import Source, contested, sharing, spelt
 from shardwright.interrupts import check
 from shardwright.storage import files
-from shardwright.storage.paths import absolute, exists, is_gone
+from shardwright.storage.paths import above, absolute, exists, is_gone
 from shardwright.storage.urls import is_within
 from shardwright.store import facts, paths, records
 from shardwright.store.facts import ImageFile
@@ -130,10 +130,10 @@ def _moves(at: Collection[str], folder: str, store: Store) -> Moves:
     tails = {path[len(folder) :] for path in at}
     old = (e.image.path for _, e in facts.read(store) if e.image and e.image.path not in at)
     roots = {
-        above
+        each
         for path in old
-        for above in _above(path)
-        if os.path.basename(above) == os.path.basename(folder) and path[len(above) :] in tails
+        for each in above(os.path.dirname(path))
+        if os.path.basename(each) == os.path.basename(folder) and path[len(each) :] in tails
     }
     return recognise(roots, folder, store)
 
@@ -196,10 +196,10 @@ class Moves:
         return None
 
     def _below(self, path: str, roots: Collection[str]) -> str | None:
-        for above in _above(path) if roots else ():
-            if above in roots:
-                return self._folder + path[len(above) :]
-            if above == self._folder:  # it is below the given one, which may be below the old one
+        for each in above(os.path.dirname(path)) if roots else ():
+            if each in roots:
+                return self._folder + path[len(each) :]
+            if each == self._folder:  # it is below the given one, which may be below the old one
                 return None
         return None
 
@@ -219,11 +219,11 @@ def recognise(
     along = {root for root in named if root in earlier or _is_along(root, folder, store)}
     below: dict[str, list[ImageFile]] = {root: [] for root in (named if alone else along)}
     for image in (entry.image for _, entry in facts.read(store) if entry.image) if below else ():
-        for above in _above(image.path):
-            if above == folder:
+        for each in above(os.path.dirname(image.path)):
+            if each == folder:
                 break
-            if above in below and (above in along or is_gone(image.path)):
-                below[above].append(image)
+            if each in below and (each in along or is_gone(image.path)):
+                below[each].append(image)
     counts = {root: _compared(root, images, folder) for root, images in below.items()}
     sure = {root for root in along if 2 * counts[root][0] > counts[root][1] or not below[root]}
     nearly = {
@@ -258,12 +258,6 @@ def is_same(image: ImageFile, path: str) -> bool:
     """Whether the file of an image is at another path now."""
     check()
     return not is_gone(path) and image.now(path) is not None
-
-
-def _above(path: str) -> Iterator[str]:
-    """Give the folders above a path, the nearest first."""
-    while path != (path := os.path.dirname(path)):
-        yield path
 
 
 def _different(old: str, new: str) -> tuple[str, str]:
