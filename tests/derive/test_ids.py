@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import shardwright
 from shardwright import build, pack, verify
-from shardwright.deriving.naming import spelt
+from shardwright.deriving.sources import spelt
 from shardwright.errors import ProvenanceError, UsageError
 from shardwright.progress import Lines
 from shardwright.storage.files import using

@@ -225,7 +225,7 @@ def test_the_fit_of_one_component_is_not_changed_for_all() -> None:
     write(original)
     sketch(components=["vae", "t5", "dinov3"])
     write(original.replace('fit = "original"', 'fit = "bucket"'))
-    with pytest.raises(ProvenanceError, match="vae: fit was original, now bucket"):
+    with pytest.raises(ProvenanceError, match=r"vae: .*fit was original, now bucket"):
         derive(components=["picture"])
 
 
@@ -247,8 +247,8 @@ def test_everything_to_recompute_is_named_at_once() -> None:
     write(SMALL.replace("tokens = 20", "tokens = 24").replace('"bucket"', '"original"'))
     with pytest.raises(ProvenanceError) as refused:
         derive()
-    assert "vae: fit was bucket, now original" in str(refused.value)
-    assert "dinov3: fit was bucket, now original" in str(refused.value)
+    assert "tokens was 20, now 24" in str(refused.value)
+    assert "dinov3, vae: fit was bucket, now original" in str(refused.value)
     assert "--recompute dinov3,vae,t5;" in str(refused.value)
     assert derive(recompute=["dinov3", "vae", "t5"]).swapped == ["dinov3", "vae", "t5"]
 
@@ -657,7 +657,7 @@ def test_verify_finds_damage_in_the_empty_caption_of_a_store() -> None:
     assert [f.kind for f in verify("store", workers=1).findings] == ["empty_invalid"]
 
 
-def test_a_store_of_an_earlier_version_gets_the_empty_caption_with_the_next_derive() -> None:
+def test_an_empty_caption_that_was_deleted_is_made_again_by_the_next_derive() -> None:
     sketch(images="images", derived_dir="store")
     for path in Path("store/.shardwright/empty").iterdir():
         path.unlink()
@@ -803,19 +803,6 @@ def test_a_picture_that_its_format_cannot_hold_is_a_failure() -> None:
     write('extends = "prx"\ncomponents = ["picture"]\n' + PICTURE.format("webp"))
     done = sketch()
     assert (done.derived, done.failed_by_reason["not_prepared"].count) == (4, 1)
-
-
-def test_a_complete_store_of_an_earlier_version_needs_no_model(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    sketch(images="images", derived_dir="store")
-    for path in Path("store/.shardwright/empty").iterdir():
-        path.unlink()
-    provenance = Path("store/.shardwright/provenance.json")
-    provenance.write_text(provenance.read_text().replace('"sketch"', '"pretrained"'))
-    done = derive("images", derived_dir="store", progress=Lines())
-    assert (done.already_complete, done.failed) == (4, 0)
-    assert "t5: no embedding of the empty caption: google-t5/t5-large: " in capsys.readouterr().err
 
 
 def test_code_that_only_the_store_names_is_never_imported(

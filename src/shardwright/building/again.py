@@ -18,7 +18,7 @@ from shardwright.buckets import Bucket
 from shardwright.building import built
 from shardwright.building.copying import Copying, CopyPlan
 from shardwright.building.plan import Plan, Shard
-from shardwright.deriving.before import fit_of
+from shardwright.deriving.choices import fit_of
 from shardwright.errors import DamageError, InputMissingError, ProvenanceError, UsageError
 from shardwright.interrupts import check
 from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile, require_valid

@@ -29,8 +29,7 @@ from shardwright.building.tars import Flaw, PassedOver, TarSample
 from shardwright.deriving import captions, images, sources
 from shardwright.deriving.captions import CaptionError
 from shardwright.deriving.images import DECODER_DIED, BadImageError
-from shardwright.deriving.naming import spelt
-from shardwright.deriving.sources import Source, State
+from shardwright.deriving.sources import Source, State, spelt
 from shardwright.engine import Engine
 from shardwright.engine.local import ended_by
 from shardwright.engine.pool import Death

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shardwright.deriving import generations, machine
-from shardwright.deriving.captions import Captions
+from shardwright.deriving.captions import Captions, Given
 from shardwright.deriving.changes import Changes
-from shardwright.deriving.given import Given
-from shardwright.deriving.naming import given_id
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.settings import Request
 from shardwright.deriving.sources import Source
@@ -160,7 +158,7 @@ def kept_ids(
     others = [
         (source.image_id, given)
         for source in (sources if recipe.ids == "captions" else ())
-        if (given := given_id(source, captions)) not in (None, source.image_id)
+        if captions and (given := captions.image_id(source)) not in (None, source.image_id)
     ]
     if others:
         old, new = others[0]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from io import TextIOWrapper
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
 from shardwright.errors import MissingExtraError, UsageError
 from shardwright.interrupts import check
@@ -43,7 +43,7 @@ class Rows(NamedTuple):
 
 def rows(path: Location, texts: Collection[str]) -> Rows:
     """Read the rows of a file that exists; the columns ``texts`` of a CSV are never numbers."""
-    file = _File(path)
+    file = _File(path, files.reopened(path))
     with files.explained(path), file.opened() as begin:
         head = begin.read(len(_PARQUET))
     for magic, (what, fix) in _STRANGE.items():
@@ -57,12 +57,11 @@ def rows(path: Location, texts: Collection[str]) -> Rows:
     return Rows("line", _jsonl_rows(file))
 
 
-class _File:
+class _File(NamedTuple):
     """A file that may be read more than once; from a URL it is fetched once."""
 
-    def __init__(self, path: Location) -> None:
-        self.path = path
-        self.opened = files.reopened(path)
+    path: Location
+    opened: Callable[[], BinaryIO]
 
 
 def _jsonl_rows(file: _File) -> Iterator[tuple[int, Row]]:
@@ -87,7 +86,6 @@ def _explain(path: Location, first: bytes) -> None:
 
 
 def _csv_rows(file: _File, separators: str, texts: Collection[str]) -> Iterator[tuple[int, Row]]:
-    path, ended = file.path, 0
     try:
         separator = _separator(file, separators)
         numbers = _number_columns(file, separator, texts)
@@ -96,24 +94,26 @@ def _csv_rows(file: _File, separators: str, texts: Collection[str]) -> Iterator[
                 row[name] = _number(row[name]) if row[name] else None
             yield ended, row
     except UnicodeDecodeError:
-        raise UsageError("is not UTF-8 text", path=path, fix="save it as UTF-8") from None
+        raise UsageError("is not UTF-8 text", path=file.path, fix="save it as UTF-8") from None
 
 
 def _separator(file: _File, separators: str) -> str:
     """Find what separates the cells of a file, from its first line."""
-    path = file.path
     heads = {separator: _head(file, separator) for separator in separators}
     for separator, names in heads.items():
         if not set(names).isdisjoint(PATH_FIELDS):
-            for number, name in enumerate(names):
-                if name in names[:number]:
-                    what = f'line 1: the column "{name}" is there twice'
-                    raise UsageError(what, path=path, fix="rename or remove one of them")
+            if twice := _twice(names):
+                what = f'line 1: the column "{twice}" is there twice'
+                raise UsageError(what, path=file.path, fix="rename or remove one of them")
             return separator
     if names := heads[separators[0]]:
         what = f"line 1: names no image: its columns are {', '.join(names)}"
-        raise UsageError(what, path=path, fix=f"name one {' or '.join(PATH_FIELDS)}")
+        raise UsageError(what, path=file.path, fix=f"name one {' or '.join(PATH_FIELDS)}")
     return separators[0]
+
+
+def _twice(names: list[str]) -> str | None:
+    return next((name for name in names if names.count(name) > 1), None)
 
 
 def _head(file: _File, separator: str) -> list[str]:
@@ -137,8 +137,7 @@ def _cells(file: _File, separator: str) -> Iterator[tuple[int, Row]]:
     try:
         with files.explained(file.path), file.opened() as opened:
             reader = csv.DictReader(_text(opened), strict=True, delimiter=separator)
-            if reader.fieldnames:
-                ended = reader.line_num
+            ended = reader.line_num if reader.fieldnames else 0
             for row in reader:
                 ended = reader.line_num
                 if None in row:  # where DictReader puts the cells without a name
@@ -153,15 +152,11 @@ def _cells(file: _File, separator: str) -> Iterator[tuple[int, Row]]:
 
 def _number_columns(file: _File, separator: str, texts: Collection[str]) -> list[str]:
     """Name the columns in which every cell that is not empty is a number."""
-    maybe = dict.fromkeys(name for name in _head(file, separator) if name not in texts)
-    seen: set[str] = set()
+    maybe, seen = [name for name in _head(file, separator) if name not in texts], set[str]()
     for _, row in _cells(file, separator) if maybe else ():
         check()
-        for name in list(maybe):
-            if cell := row[name]:
-                seen.add(name)
-                if not _is_number(cell):
-                    del maybe[name]
+        seen.update(name for name in maybe if row[name])
+        maybe = [name for name in maybe if not row[name] or _is_number(row[name])]
         if not maybe:
             break
     return [name for name in maybe if name in seen]
@@ -190,15 +185,13 @@ def _parquet_rows(file: _File) -> Iterator[tuple[int, Row]]:
     number = 0
     try:
         with file.opened() as opened, pyarrow.parquet.ParquetFile(opened) as table:
-            names = table.schema_arrow.names
-            for at, column in enumerate(table.schema_arrow):
-                what = ""
-                if column.name in names[:at]:
-                    what = f'the column "{column.name}" is there twice'
-                elif "binary" in str(column.type):  # also in a list or a struct
-                    what = f'the column "{column.name}" holds bytes, which no record can'
-                if what:
-                    raise UsageError(what, path=file.path, fix="save it without this column")
+            twice, columns = _twice(table.schema_arrow.names), iter(table.schema_arrow)
+            # Also in a list or a struct.
+            held = next((each.name for each in columns if "binary" in str(each.type)), None)
+            if twice or held:
+                why = "is there twice" if twice else "holds bytes, which no record can"
+                what = f'the column "{twice or held}" {why}'
+                raise UsageError(what, path=file.path, fix="save it without this column")
             for batch in table.iter_batches(1024, use_threads=False):  # threads do not outlive fork
                 for row in batch.to_pylist():
                     number += 1

@@ -1,4 +1,4 @@
-"""The captions a user gives in a file, and those that lie beside their images.
+"""The captions a user gives in files, and those that lie beside their images.
 
 A row of the file may have any columns: texts that components are made from, and others, which are
 kept in the record.
@@ -6,21 +6,24 @@ kept in the record.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BytesIO, TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from shardwright.deriving import caption_files
 from shardwright.deriving.caption_files import GIVE, PATH_FIELDS
-from shardwright.deriving.matching import AmbiguousError, Images, Matching, Named, normal
+from shardwright.deriving.matching import AmbiguousError, Images, Matching, Named
 from shardwright.deriving.sources import Source
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import check
 from shardwright.recipes import Recipe
-from shardwright.storage import extents, files
+from shardwright.storage import extents, files, paths
 from shardwright.storage.extents import Part
 from shardwright.storage.urls import Location
 from shardwright.store import records
@@ -63,7 +66,7 @@ class Captions:
     data: list[bytes]  # the rows by their numbers, as JSON, which takes less memory
     total: int = 0  # all rows of the file
     useless: dict[str, Count] = field(default_factory=dict)  # by reason, as rows name images
-    _matching: Matching | None = None
+    _matching: Matching = field(init=False)  # of rows and images, once these are known
 
     def match(self, images: Images) -> None:
         """Match rows to images; call it before the captions are asked for."""
@@ -84,7 +87,6 @@ class Captions:
         return self._find(source, root).get(_ID)
 
     def _find(self, source: Source, root: str | None) -> Row:
-        assert self._matching is not None
         try:
             number = self._matching.number(named(source, self.root if root is None else root))
         except AmbiguousError:
@@ -95,8 +97,7 @@ class Captions:
 
     def summed(self) -> CaptionRows:
         """Count the rows that are used, and the images that have none."""
-        assert self._matching is not None
-        used = sum(map(self._matching.is_used, self.rows.values()))
+        used = sum(self._matching.fault(number) is None for number in self.rows.values())
         return CaptionRows(
             file=str(self.path),
             base=self._matching.base,
@@ -107,14 +108,58 @@ class Captions:
 
     def unused(self) -> dict[str, Count]:
         """Count the rows that no image uses, by reason."""
-        assert self._matching is not None
         found: dict[str, Count] = {}
         for path, number in self.rows.items():
-            if not self._matching.is_used(number):
-                _add(found, self._matching.fault(number), path)
-        for reason, count in self.useless.items():
-            found.setdefault(reason, Count(0, count.example)).count += count.count
+            if (fault := self._matching.fault(number)) is not None:
+                _add(found, fault, path)
+        _add_all(found, self.useless)
         return found
+
+
+class Given:
+    """The captions that a user has given, now or before; that of the nearest folder counts."""
+
+    def __init__(self, files: Mapping[str, Path], sources: list[Source], recipe: Recipe) -> None:
+        """Read the files, by the folders that they are for, and find the images of their rows."""
+        nearest = sorted(files, key=len, reverse=True)
+        self.parts = [read(files[folder], folder, recipe) for folder in nearest]
+        for part in self.parts:
+            part.match_sources([source for source in sources if self._part(source) is part])
+
+    def of(self, source: Source) -> Row:
+        """Find the row of an image; empty if there is none."""
+        part = self._part(source)
+        return part.of(source) if part else {}
+
+    def image_id(self, source: Source) -> str | None:
+        """Find the id that the row of an image gives it."""
+        part = self._part(source)
+        with suppress(CaptionError):  # reported as a failure
+            return part.image_id(source) if part else None
+        return None
+
+    def summed(self) -> CaptionRows:
+        """Count the rows that are used in all files."""
+        parts = [part.summed() for part in self.parts]
+        return CaptionRows(
+            file=", ".join(part.file for part in parts),
+            base=", ".join(dict.fromkeys(part.base for part in parts if part.base)),
+            rows_used=sum(part.rows_used for part in parts),
+            rows_unused=sum(part.rows_unused for part in parts),
+            images_without_row=sum(part.images_without_row for part in parts),
+        )
+
+    def unused(self) -> dict[str, Count]:
+        """Count the rows that no image uses, by reason."""
+        found: dict[str, Count] = {}
+        for part in self.parts:
+            _add_all(found, part.unused())
+        return found
+
+    def _part(self, source: Source) -> Captions | None:
+        """Find the file that is for an image: that of the nearest folder."""
+        starts = ((part, os.path.join(part.root, "")) for part in self.parts)
+        return next((part for part, start in starts if source.path.startswith(start)), None)
 
 
 def named(source: Source, root: str) -> Named:
@@ -139,7 +184,7 @@ def read(path: Location, root: Location | str, recipe: Recipe) -> Captions:
     for number, row in rows:
         check()
         captions.total += 1
-        image = _first(row, PATH_FIELDS)
+        image = next((row[name] for name in PATH_FIELDS if row.get(name)), None)
         if not isinstance(image, str) or not image:
             needed = f"{' or '.join(PATH_FIELDS)}, and caption, text or prompt"
             what, fix = f"{unit} {number}: names no image", f"each row needs {needed}"
@@ -157,7 +202,7 @@ def read(path: Location, root: Location | str, recipe: Recipe) -> Captions:
         images.append(image)
         captions.data.append(msgspec.json.encode(columns | own))
     for number, image in enumerate(images):
-        place = normal(image, backslashes=not slashes)
+        place = paths.normal(image if slashes else image.replace("\\", "/"))
         if place in captions.rows:
             _add(captions.useless, "repeated", image)
             captions.data[captions.rows[place]] = b""
@@ -167,6 +212,11 @@ def read(path: Location, root: Location | str, recipe: Recipe) -> Captions:
 
 def _add(counts: dict[str, Count], reason: str, example: str) -> None:
     counts.setdefault(reason, Count(0, example)).count += 1
+
+
+def _add_all(counts: dict[str, Count], others: Mapping[str, Count]) -> None:
+    for reason, other in others.items():
+        counts.setdefault(reason, Count(0, other.example)).count += other.count
 
 
 def own_fields(recipe: Recipe) -> set[str]:
@@ -218,10 +268,6 @@ def beside(source: Source) -> str | None:
 def shared_text(source: Source) -> tuple[str, str]:
     """Say why the text beside an image is not used: the reason's name and a detail."""
     return AMBIGUOUS, f"{source.sidecar} lies beside another image of the same name too"
-
-
-def _first(row: dict[str, Any], fields: Iterable[str]) -> object:
-    return next((row[name] for name in fields if row.get(name)), None)
 
 
 def _fault(caption: object) -> str:

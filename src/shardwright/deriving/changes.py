@@ -11,8 +11,14 @@ from functools import cache
 
 from msgspec import structs
 
-from shardwright.deriving.moves import Moves, is_one_file, is_same, recognise, root_of
-from shardwright.deriving.recorded import on_record
+from shardwright.deriving.recorded import (
+    NOT_MOVED,
+    Moves,
+    on_record,
+    other_image,
+    recognise,
+    root_of,
+)
 from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress
@@ -37,7 +43,7 @@ class Changes:
     unknown: dict[str, str] = field(default_factory=dict)
     # The paths of images that are not here, but in a folder of which this one may be a copy.
     originals: dict[str, str] = field(default_factory=dict)
-    moves: Moves = field(default_factory=lambda: Moves(""))
+    moves: Moves = NOT_MOVED
 
     @property
     def gone(self) -> dict[str, str]:
@@ -47,16 +53,11 @@ class Changes:
         return below | (self._below(others, self.also) if self.also else {})
 
     @property
-    def elsewhere(self) -> dict[str, str]:
-        """Give the paths of those that were not below it, and may be there at another time."""
-        gone, absent = self.gone, self.absent.items()
-        return {i: p for i, p in absent if i not in gone and i not in self.renamed}
-
-    @property
     def undecided(self) -> dict[str, str]:
         """Give the paths of images that are not found here, and may not be gone."""
-        gone, others = self.gone, self.unknown | self.originals
-        return self.elsewhere | {i: p for i, p in others.items() if i not in gone}
+        others = self.absent | self.unknown | self.originals
+        decided = self.gone.keys() | self.renamed.keys()
+        return {i: path for i, path in others.items() if i not in decided}
 
     def _below(self, paths: dict[str, str], folder: str) -> dict[str, str]:
         """Choose those that were below a folder, by whichever links."""
@@ -118,55 +119,53 @@ def find(
     folder = absolute(folder)
     shared, bad = contested(sources), problems(sources, store.recipe)
     numbers = {source.image_id: n for n, source in enumerate(sources) if n not in bad}
-    known = bytearray(len(sources))
-    roots = set[str | None]()
-    displaced = missing = False  # whether images are not where they were, and not here either
-    for _, entry in facts.read(store):
-        number, image = numbers.get(entry.image_id), entry.image
-        if number is not None:
-            known[number] = 1
-        here = "" if number is None else absolute(sources[number].path)
-        if image is not None and here != image.path:
-            displaced = True
-            roots.add(root_of(image.path, here, folder))
-            missing = missing or (number is None and is_gone(image.path))
+    roots, missing = set[str | None](), False
+
+    def displaced() -> Iterator[tuple[str, ImageFile, int | None, str]]:
+        """Give images that are not where they were: their number and path now, if they are here."""
+        for _, entry in facts.read(store):
+            number = numbers.get(entry.image_id)
+            here = "" if number is None else absolute(sources[number].path)
+            if entry.image is not None and here != entry.image.path:
+                yield entry.image_id, entry.image, number, here
+
+    for _, image, _, here in displaced():
+        roots.add(root_of(image.path, here, folder))
+        missing = missing or is_gone(image.path)
     moves = recognise(roots, folder, store, alone=missing)
     absent: dict[str, ImageFile] = {}
     moved: dict[str, int] = {}
     relocated, originals = dict[str, str](), dict[str, str]()
-    for _, entry in facts.read(store) if displaced else ():
-        number, image = numbers.get(entry.image_id), entry.image
-        if image is None or entry.image_id in shared:
-            continue
-        here = "" if number is None else absolute(sources[number].path)
-        if here == image.path:
+    for image_id, image, number, here in displaced() if roots else ():
+        if image_id in shared:
             continue
         now = moves.now(image.path) or image.path
         if here == now and not is_gone(image.path):
-            if not is_one_file(here, image.path):  # of a copy, the file in use is this one
-                relocated[entry.image_id] = here
+            if other_image(image.path, here):  # of a copy, the file in use is this one
+                relocated[image_id] = here
         elif is_gone(now) or here == now:
             if number is not None and os.path.basename(here) == os.path.basename(image.path):
-                moved[entry.image_id] = number
+                moved[image_id] = number
             else:
-                absent[entry.image_id] = structs.replace(image, path=now)
+                absent[image_id] = structs.replace(image, path=now)
         elif now != image.path:
-            relocated[entry.image_id] = now
+            relocated[image_id] = now
         elif number is None and (copy := moves.perhaps(now)) and is_gone(copy):
-            originals[entry.image_id] = now
+            originals[image_id] = now
     renamed, kept = dict[str, int](), dict[int, str]()
     if absent:
-        new = {image_id: n for image_id, n in numbers.items() if not known[n]}
         nameless = [n for n, source in enumerate(sources) if not (source.image_id or source.fault)]
-        renamed = _same_content(absent, new, nameless, sources, store, progress or Progress())
+        renamed = _same_content(
+            absent, dict(numbers), nameless, sources, store, progress or Progress()
+        )
     if by_path:
         renamed, kept = _same_path(renamed, bad, sources, folder, store)
     taken = set(renamed.values())
-    for image_id in absent.keys() - renamed.keys() - shared.keys():
+    for image_id in absent.keys() - renamed.keys():
         if image_id in numbers and numbers[image_id] not in taken:
             renamed[image_id] = numbers[image_id]  # replaced by a file of another format
     found = moved | renamed
-    paths, elsewhere = _relocated(absent, found, moves, folder, store)
+    paths, elsewhere = _relocated(absent, found, moves)
     return Changes(
         absent=paths,
         renamed=found,
@@ -180,35 +179,21 @@ def find(
 
 
 def _relocated(
-    absent: dict[str, ImageFile], here: Container[str], moves: Moves, folder: str, store: Store
+    absent: dict[str, ImageFile], here: Container[str], moves: Moves
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Give the paths at which images are missing now, and where those are that have moved.
 
     The images that are ``here`` have new paths already.
     """
-    missing, found, beside = dict[str, str](), dict[str, str](), dict[str, str]()
-    for image_id, image in absent.items():
-        if image_id not in here and (path := moves.beside(image)) is not None:
-            found[image_id] = path
-            beside[os.path.dirname(image.path)] = os.path.dirname(path)
-        else:
-            missing[image_id] = image.path
-    for image_id, path in missing.items():  # of folders that have moved together with this one
-        if (there := beside.get(os.path.dirname(path))) is not None:
-            missing[image_id] = os.path.join(there, os.path.basename(path))
-    lost = {i: path for i, path in missing.items() if i not in here}
-    # In another folder, an image may be found by the path in its record, from here. An absolute one
-    # may be that of the original of a copy.
-    below = os.path.join(folder, "")
-    for _, names in records.walk(store.jsonl, records.names) if lost else ():
-        path = lost.get(names.image_id, below) if isinstance(names.image_id, str) else below
-        given = names.image_path
-        if not path.startswith(below) and isinstance(given, str) and not os.path.isabs(given):
-            there = absolute(given)
-            if there != path and is_same(absent[names.image_id], there):
-                found[names.image_id] = there
-                missing.pop(names.image_id, None)
-    return missing, {i: path for i, path in lost.items() if i in missing} | found
+    lost = {image_id: image for image_id, image in absent.items() if image_id not in here}
+    found = {i: path for i, image in lost.items() if (path := moves.beside(image)) is not None}
+    # Folders that have moved together with this one.
+    beside = {os.path.dirname(lost[i].path): os.path.dirname(path) for i, path in found.items()}
+    missing = {i: image.path for i, image in absent.items() if i not in found}
+    for image_id, path in missing.items():
+        folder, name = os.path.split(path)
+        missing[image_id] = os.path.join(beside.get(folder, folder), name)
+    return missing, {i: path for i, path in missing.items() if i in lost} | found
 
 
 def unknown(sources: list[Source], store: Store) -> dict[str, str]:
@@ -239,6 +224,8 @@ def _same_content(
     content.
     """
     sizes = {image.bytes for image in absent.values()}
+    for _, entry in facts.read(store):
+        new.pop(entry.image_id, None)
     for _, names in records.walk(store.jsonl, records.names):  # those without facts
         if isinstance(names.image_id, str):
             new.pop(names.image_id, None)

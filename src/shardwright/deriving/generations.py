@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 
 from msgspec.structs import replace
@@ -98,15 +98,14 @@ class Generation:
             steps.rename_all(new.empties, used.empties)
             steps.remove_all(new.folder)
 
-    def _recipe_changes(self, begun: Mapping[str, Entry]) -> list[str]:
+    def _recipe_changes(self) -> list[str]:
         """List what is different in the recipe since this recompute was begun."""
-        recipe, found = read_recipe(self.store.folder), []
-        for component in self.entries:
-            entry = begun.get(component.name)
-            if entry and (before := provenance.component(component.name, entry)):
-                found += [f"{component.name}: {what}" for what in changes(before, component)]
-        if recipe and any(component.source == "image" for component in self.entries):
-            found += bucket_changes(recipe, self.store.recipe)
+        if (begun := read_recipe(self.store.folder)) is None:
+            return []
+        known = [component for component in self.entries if component.name in begun.by_name]
+        found = [f"{c.name}: {what}" for c in known for what in changes(begun.by_name[c.name], c)]
+        if any(component.source == "image" for component in self.entries):
+            found += bucket_changes(begun, self.store.recipe)
         return found
 
     def _require_same(self, begun: Mapping[str, Entry]) -> None:
@@ -114,7 +113,7 @@ class Generation:
         before = {name: entry.settings for name, entry in begun.items()}
         now = {component.name: entry.settings for component, entry in self.entries.items()}
         changed, listed = provenance.differences(before, now)
-        recipe = self._recipe_changes(begun)
+        recipe = self._recipe_changes()
         listed = "; ".join(filter(None, (listed, *recipe)))
         # An update may be of more components than when it was begun.
         another = self.is_update != provenance.is_update(begun) or (
@@ -123,7 +122,8 @@ class Generation:
         if changed or recipe or (begun and another):
             flags = provenance.flags_before(begun, changed) if changed else ""
             other = f", with other settings ({listed})" * bool(listed)
-            fix = f"to continue it, give {flag_of(begun)}{' and ' * bool(flags)}{flags}; "
+            flag = "--update" if provenance.is_update(begun) else f"--recompute {','.join(begun)}"
+            fix = f"to continue it, give {flag}{' and ' * bool(flags)}{flags}; "
             fix += "to discard it, --recompute none"
             what = f"the {name_of(begun)} is unfinished{other}"
             raise ProvenanceError(what, path=self.used.folder, fix=fix)
@@ -144,8 +144,8 @@ def made_in(new: Store) -> Iterator[Record]:
             yield record
 
 
-def updated_in(new: Store) -> Iterator[tuple[Record, list[Component]]]:
-    """Read the records of the images that are updated, with the components of their new arrays."""
+def arrays_in(new: Store) -> Iterator[tuple[Record, list[Component]]]:
+    """Read the records of the images that are made, with the components of their new arrays."""
     for record in made_in(new):
         there = [c for c in new.recipe.components if new.array(c, record["image_id"]).exists()]
         yield record, there
@@ -167,11 +167,6 @@ def name_of(begun: Mapping[str, Entry]) -> str:
     return "update" if provenance.is_update(begun) else f"recompute of {','.join(begun)}"
 
 
-def flag_of(begun: Mapping[str, Entry]) -> str:
-    """Give the flag that continues an unfinished generation."""
-    return "--update" if provenance.is_update(begun) else f"--recompute {','.join(begun)}"
-
-
 def recover(store: Store) -> None:
     """Merge the journals of the next generation that a killed run has left."""
     for jsonl in (store.next.jsonl, facts.path_of(store.next)):
@@ -187,10 +182,10 @@ def discard(store: Store) -> None:
 
 def _combined(new: Store, old: bytes | None, line: bytes) -> bytes | None:
     """Update the fields of a record that describe its new arrays, and keep the others."""
-    record, used = records.parse(line), None
-    with suppress(BadRecordError):
-        used = None if old is None else records.parse(old)
-    if used is None:
+    record = records.parse(line)
+    try:
+        used = records.parse(old)
+    except BadRecordError:  # or there is none
         return line if all(field in record for field in new.recipe.record_fields) else None
     made = [c for c in new.recipe.components if new.array(c, record["image_id"]).exists()]
     # A record in a generation has only those of the user's columns that were given to its run.

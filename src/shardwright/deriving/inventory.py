@@ -13,10 +13,17 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside
-from shardwright.deriving.given import Given
-from shardwright.deriving.moves import Strangers
-from shardwright.deriving.recorded import id_of, other_image, owners, record_at, recorded_text
+from shardwright.deriving.captions import CAPTION, CaptionError, Given, Row, beside
+from shardwright.deriving.generations import arrays_in, files_in
+from shardwright.deriving.recorded import (
+    NOT_MOVED,
+    Moves,
+    id_of,
+    other_image,
+    owners,
+    record_at,
+    recorded_text,
+)
 from shardwright.deriving.sources import Source, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
@@ -44,8 +51,10 @@ class Inventory:
         update: bool = False,
         renamed: Mapping[str, int] = MappingProxyType({}),
         first_ids: Mapping[int, str] = MappingProxyType({}),
+        moves: Moves = NOT_MOVED,
     ) -> None:
         self.sources, self.store, self.captions = sources, store, captions
+        self._moves = moves
         # (reason, detail), by number
         begun = store.jsonl.exists()
         self.problems = problems(sources, store.recipe, owners(sources, store), begun=begun)
@@ -122,46 +131,20 @@ class Inventory:
         return not set(kept).isdisjoint(outdated)
 
     def recompute(
-        self,
-        components: Collection[Component],
-        same: Collection[Component],
-        made: Iterable[Record],
-        files: Mapping[str, ImageFile | None],
+        self, components: Collection[Component], same: Collection[Component], new: Store
     ) -> None:
-        """Treat all arrays of components as missing, except for images that have a new record.
+        """Treat all arrays of components as missing, but for those that are new.
 
-        If an image's file, or its caption, has changed since then, it is made again. A changed
-        picture of which another array stays keeps its arrays, if the settings are the ``same``.
+        A changed picture of which another array stays keeps its arrays, if the settings are the
+        ``same``.
         """
-        sources = {component.source for component in components}
-        fields = {component.field for component in components if component.source == "caption"}
         stays = {n: xxh3 for n, xxh3 in self.changed.items() if self.kept(n, components)}
         for component in components:
             before, now = self._there[component], bytearray(len(self.sources))
             for number in stays if component.source == "image" and component in same else ():
                 now[number] = before[number]
             self._there[component] = now
-        for record in made:
-            number = self._numbers.get(record["image_id"], -1)
-            if number < 0:
-                continue
-            new, path = files.get(record["image_id"]), self.sources[number].path
-            other = new is not None and new.xxh3 != stays.get(number) and new.now(path) is None
-            if "image" in sources and other:
-                continue
-            texts = self._texts_now(number) if fields or number in self.other_captions else {}
-            taken = (field for field in fields if not self.keeps_text(number, field, components))
-            if any(texts[field] not in (None, record.get(field)) for field in taken):
-                continue
-            self.valid[number] = 1
-            self.touched.pop(number, None)
-            if number not in stays:
-                self.changed.pop(number, None)
-                self._outdated.pop(number, None)
-            if all(text == record.get(field) for field, text in texts.items()):
-                self.other_captions.pop(number, None)
-            for there in self._there.values():
-                there[number] = 1
+        self._resume(new, stays=stays)
 
     def outdated(self, components: Collection[Component]) -> dict[int, tuple[Component, ...]]:
         """Name the arrays that were made from another file, or another text, than there is now.
@@ -170,75 +153,64 @@ class Inventory:
         """
         found = {}
         for number in sorted({*self.changed, *self._outdated, *self.other_captions}):
-            outdated = set(self._outdated.get(number, ()))
-            changed = number in self.changed
-            if changed and self.kept(number, components):
-                changed, outdated = False, set()
-            fields = self.other_captions.get(number, ())
+            fields, names = self.other_captions.get(number, ()), self._outdated.get(number, ())
+            if number in self.changed:
+                stays = self.kept(number, components)
+                names = [] if stays else [c.name for c in self.store.recipe.pictures]
             these = tuple(
                 c
                 for c in components
-                if (c.source == "caption" and c.field in fields)
-                or (c.source == "image" and (changed or c.name in outdated))
+                if (c.field in fields if c.source == "caption" else c.name in names)
             )
             if these and number not in self.problems:
                 found[number] = these
         return found
 
-    def update(
-        self,
-        outdated: Mapping[int, Collection[Component]],
-        made: Iterable[tuple[Record, Collection[Component]]],
-        files: Mapping[str, ImageFile | None],
-    ) -> None:
-        """Treat outdated arrays as missing, except of images that have new ones of what is there.
-
-        ``made`` has the new records and the components of their new arrays. If an image's file, or
-        its caption, has changed since then, all of these are made again.
-        """
+    def update(self, outdated: Mapping[int, Collection[Component]], new: Store | None) -> None:
+        """Treat outdated arrays as missing, but for those that are new."""
         for number, components in outdated.items():
             for component in components:
                 self._there[component][number] = 0
-        for record, components in made:
-            number = self._numbers.get(record["image_id"], -1)
+        if new is not None:
+            self._resume(new, outdated)
+
+    def _resume(
+        self,
+        new: Store,
+        outdated: Mapping[int, Collection[Component]] = MappingProxyType({}),
+        stays: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        """Go on with the next generation: its arrays are there.
+
+        If an image's file, or its caption, has changed since then, all of these are made again.
+        ``stays`` are the hashes of changed files of which the store keeps an array.
+        """
+        files = files_in(new)
+        for record, made in arrays_in(new):
+            number, file = self._numbers.get(record["image_id"], -1), files.get(record["image_id"])
             if number < 0 or number in self.problems:
                 continue
-            current = self._is_current(number, record, components, files.get(record["image_id"]))
-            current = current and set(components).issuperset(outdated.get(number, ()))
-            for component in components:
+            seen = any(component.source == "image" for component in made)
+            fields = {c.field for c in made if c.source == "caption"}
+            fields = {field for field in fields if not self.keeps_text(number, field, made)}
+            current = set(made).issuperset(outdated.get(number, ()))
+            if seen and file is not None and file.xxh3 != stays.get(number):
+                current = current and file.now(self.sources[number].path) is not None
+            if fields:
+                texts = self._texts_now(number)
+                current = current and all(texts[f] in (None, record.get(f)) for f in fields)
+            for component in made:
                 self._there[component][number] = current
-            if current:
-                self.touched.pop(number, None)
-                self._settle(number, components)
-                complete = all(field in record for field in self.store.recipe.record_fields)
-                self.valid[number] |= complete
-
-    def _is_current(
-        self,
-        number: int,
-        record: Record,
-        components: Collection[Component],
-        file: ImageFile | None,
-    ) -> bool:
-        """Whether new arrays were made from the file and the texts that there are now."""
-        seen = any(component.source == "image" for component in components)
-        if seen and file is not None and file.now(self.sources[number].path) is None:
-            return False
-        texts = self._texts_now(number)
-        fields = {component.field for component in components if component.source == "caption"}
-        return all(texts[field] in (None, record.get(field)) for field in fields)
-
-    def _settle(self, number: int, made: Collection[Component]) -> None:
-        """Forget what was outdated of an image and has new arrays."""
-        if any(component.source == "image" for component in made):
-            old = self.kept(number, made)
-            if number not in self.changed:
-                old = [name for name in old if name in self._outdated.get(number, ())]
-            self.changed.pop(number, None)
-            self._outdated[number] = old
-        self.other_captions.get(number, set()).difference_update(c.field for c in made)
-        if not self.other_captions.get(number, True):
-            del self.other_captions[number]
+            if not current:
+                continue
+            self.touched.pop(number, None)
+            self.valid[number] |= all(field in record for field in self.store.recipe.record_fields)
+            if others := self.other_captions.pop(number, set()) - fields:
+                self.other_captions[number] = others
+            if seen and number not in stays:
+                changed, old = self.changed.pop(number, None), self._outdated.get(number, ())
+                kept = self.kept(number, made)
+                self._outdated[number] = [name for name in kept if changed or name in old]
 
     def count(self, component: Component) -> int:
         """Count the images that have an array of a component."""
@@ -267,15 +239,14 @@ class Inventory:
     def _texts_now(self, number: int) -> dict[str, str | None]:
         """Find an image's texts, where they may differ from those on record."""
         row = self.given(number)
-        beside = None if CAPTION in row or CAPTION not in self._texts else self._edited(number)
-        return {
-            field: row.get(field, beside if field == CAPTION else None) for field in self._texts
-        }
+        texts = {field: row.get(field) for field in self._texts}
+        if CAPTION in texts and CAPTION not in row:
+            texts[CAPTION] = self._edited(number)
+        return texts
 
     def _read_facts(self, progress: Progress) -> None:
         """Compare the images with the files that were encoded."""
         progress.phase("compare images", len(self.sources), "images")
-        strangers = Strangers(self.store)
         for offset, entry in facts.read(self.store):
             number, image = self._numbers.get(entry.image_id), entry.image
             if number is None:
@@ -288,14 +259,10 @@ class Inventory:
             if image is None:
                 continue
             self._is_placed[number] = 1
-            renamed = number in self._renamed
-            if not renamed and os.path.basename(path) != os.path.basename(image.path):
-                if other := other_image(image.path, path):
-                    self._others[number] = other
-                continue
             now = image.now(path)
-            if not renamed:
-                strangers.add(number, image, path, same=now is not None)
+            if number not in self._renamed and (other := self._stranger(image, path, now)):
+                self._others[number] = other
+                continue
             if not self.kept(number, ()):
                 continue
             if entry.outdated:
@@ -307,7 +274,17 @@ class Inventory:
             moved = absolute(path) != image.path and is_gone(image.path)
             if time != image.mtime_ns or moved:
                 self.touched[number] = time
-        self._others |= strangers.found()
+
+    def _stranger(self, image: ImageFile, path: str, now: ImageFile | None) -> str | None:
+        """Give the image on record, if this is another one of its id.
+
+        One whose old file is gone is the same if its content or its folder is.
+        """
+        here = absolute(path)
+        if here == image.path or self._moves.now(image.path) == here:
+            return None
+        changed = now is None and is_gone(image.path)
+        return image.path if changed else other_image(image.path, path)
 
     def _read_records(self, progress: Progress) -> dict[str, bytearray]:
         """Read all records; give which images have a text in theirs, by its field."""
@@ -319,8 +296,7 @@ class Inventory:
                     self._texts[field][number] = 1
             except CaptionError as error:
                 self.problems.setdefault(number, (error.args[0], error.args[1]))
-        jsonl, rules = self.store.jsonl, Rules(self.store.recipe)
-        malformed: list[Line] = []
+        jsonl, rules, malformed = self.store.jsonl, Rules(self.store.recipe), list[Line]()
         for line, record in records.walk(
             jsonl, records.parse, bad=lambda line, _: malformed.append(line)
         ):
@@ -339,26 +315,8 @@ class Inventory:
 
     def _judge(self, number: int, record: Record) -> None:
         """Compare an image and its captions with its record."""
-        row: Row = {}
-        with suppress(CaptionError):  # a problem already
-            row = self.given(number)
         self.other_captions.pop(number, None)
         self.other_columns.pop(number, None)
-        for field in self._texts:
-            text = recorded_text(record, field)
-            if text is None:
-                continue
-            if field not in row:
-                edited = self._edited(number) if field == CAPTION else None
-                differs = edited not in (None, text.strip())
-            else:  # without an array, the given is taken
-                differs = row[field] != text and self.keeps_text(number, field, ())
-            if differs:
-                self.other_captions.setdefault(number, set()).add(field)
-        others = sorted(row.keys() - self._texts.keys())
-        others = [name for name in others if record.get(name) != row[name]]
-        if self.valid[number] and others:
-            self.other_columns[number] = others
         if is_stage1(record, self.store.recipe):
             detail = "its record holds inline arrays; run shardwright migrate first"
             self.problems[number] = ("not_migrated", detail)
@@ -366,10 +324,22 @@ class Inventory:
             detail = f"the store has this image_id for {other}"
             detail += "; it does not exist: use --update" * is_gone(other)
             self.problems[number] = ("duplicate_id", detail)
-
         if number in self.problems:  # nothing of it is compared
-            self.other_captions.pop(number, None)
-            self.other_columns.pop(number, None)
+            return
+        row, texts = self.given(number), self._texts_now(number)
+        edited = {
+            field
+            for field, text in texts.items()
+            if (before := recorded_text(record, field)) is not None
+            and text not in (None, before.strip())
+            # Without an array, the given is taken.
+            and (field not in row or self.keeps_text(number, field, ()))
+        }
+        if edited:
+            self.other_captions[number] = edited
+        others = sorted(name for name in row.keys() - texts.keys() if record.get(name) != row[name])
+        if self.valid[number] and others:
+            self.other_columns[number] = others
 
     def _other(self, number: int, record: Record) -> str | None:
         """Give the image on record, if it is another one; its path there may be relative."""

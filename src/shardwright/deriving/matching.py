@@ -46,7 +46,7 @@ class _Base:
     """Where the paths of rows begin."""
 
     label: str
-    heads: Mapping[str, str]  # by root: what rows have before the path below it
+    heads: Mapping[str, str | None]  # by root: what rows have before the path below it
     old: str = ""  # the begin of all rows that is replaced, of a tree that moved
     inside: Mapping[str, str] = field(default_factory=dict)  # by root: its path, if it is below it
 
@@ -57,9 +57,6 @@ class _Base:
             return below[len(inside) :] if fits else os.path.relpath(below, inside)
         head = self.heads.get(root)
         return None if head is None else head + below
-
-
-_NO_BASE = _Base("file names", {})
 
 
 @dataclass
@@ -116,40 +113,34 @@ class Matching:
                 return number
         return None
 
-    def is_used(self, number: int) -> bool:
-        """Whether a row is that of one image."""
-        if self._beaten[number] or self._elsewhere:
-            return False
-        return (self._paths[number] or self._names[number]) == 1
-
-    def fault(self, number: int) -> str:
-        """Name why a row is not used."""
+    def fault(self, number: int) -> str | None:
+        """Name why a row is not used; None if it is that of one image."""
         if self._beaten[number]:
             return "repeated"
         if self._elsewhere:
             return "elsewhere"
-        named = self._names[number] or self._paths[number]
-        return "several_images" if named else "no_such_image"
+        named = self._paths[number] or self._names[number]
+        return (None if named == 1 else "several_images") if named else "no_such_image"
 
     def _by_path(self, image: Named) -> Iterator[int]:
-        below = _below(image)
-        heads = self._roots[image.root].absolute if self._absolute else ()
-        rows = [head + below for head in heads]
-        if self._base is not None and (row := self._base.row_of(image.root, below)):
-            rows.append(row)
-        for row in rows:
-            if (number := self._rows.get(row)) is not None:
-                yield number
+        if self._absolute:
+            yield from self._by_absolute_path(image)
+        row = self._base.row_of(image.root, _below(image)) if self._base else None
+        if row is not None and row in self._rows:
+            yield self._rows[row]
+
+    def _by_absolute_path(self, image: Named) -> Iterator[int]:
+        rows = (head + _below(image) for head in self._roots[image.root].absolute)
+        return (self._rows[row] for row in rows if row in self._rows)
 
     def _by_name(self, image: Named) -> Iterator[int]:
         """Give the rows that have only the name of an image: in its tar, or of its file."""
         if not self._by_names:
             return
         name = os.path.basename(image.path)
-        member = os.path.normpath(image.member) if image.member else name
-        for each in (member, name) if member != name else (name,):
-            if (number := self._rows.get(each)) is not None:
-                yield number
+        for each in dict.fromkeys((os.path.normpath(image.member or name), name)):
+            if each in self._rows:
+                yield self._rows[each]
 
     def _count_names(self, images: Images) -> None:
         own, beside = _folder_of(self._path), False
@@ -171,13 +162,9 @@ class Matching:
         found = 0
         for row in rows:
             check()
-            if row.startswith("/") and not absolute:
-                continue
-            for folder in folders:
-                place = _file_of(paths.joined(folder, row))
-                if not place.startswith(given) and there.has(place):
-                    found += 1
-                    break
+            begins = folders if absolute or not row.startswith("/") else ()
+            places = (_file_of(paths.joined(folder, row)) for folder in begins)
+            found += any(not place.startswith(given) and there.has(place) for place in places)
             if found == min(enough, len(rows)):
                 return True
         return False
@@ -205,13 +192,11 @@ class Matching:
     def _bases(self) -> Iterator[_Base]:
         """Give the places at which the paths of all rows may begin."""
         folders = dict.fromkeys([*self._above(), *_folder_of(self._path), os.getcwd()])
-        yield _Base("absolute paths" if self._absolute else _NO_BASE.label, {})
+        yield _Base("absolute paths" if self._absolute else "file names", {})
         for folder in folders:
             heads = {given: root.below(folder) for given, root in self._roots.items()}
-            known = {given: head for given, head in heads.items() if head is not None}
-            under = {given: root.under(folder) for given, root in self._roots.items()}
-            inside = {given: path for given, path in under.items() if path}
-            yield _Base(f"paths from {_shown(folder)}", known, inside=inside)
+            inside = {given: root.under(folder) for given, root in self._roots.items()}
+            yield _Base(f"paths from {_shown(folder)}", heads, inside=inside)
 
     def _above(self) -> list[str]:
         """Name the given folders, and all above them."""
@@ -240,10 +225,11 @@ class Matching:
 
     def _best(self, images: Images, bases: Iterable[_Base]) -> _Weight | None:
         """Choose the base under which most rows name images; None if they name none."""
-        weights = self._weigh(images, [_Weight(base) for base in bases])
         # A file name alone does not show that a tree has moved: many folders have a 001.png.
         weights = [
-            each for each in weights if each.images and (each.has_folder or not each.base.old)
+            each
+            for each in self._weigh(images, [_Weight(base) for base in bases])
+            if each.images and (each.has_folder or not each.base.old)
         ]
         if not weights:
             return None
@@ -259,25 +245,21 @@ class Matching:
         return best
 
     def _weigh(self, images: Images, weights: list[_Weight]) -> list[_Weight]:
-        rows, data = self._rows, self._data
         for place, image in enumerate(images() if weights else ()):
             check()
             below = _below(image)
-            heads = self._roots[image.root].absolute if self._absolute else ()
-            absolute = max((rows.get(head + below, _NONE) for head in heads), default=_NONE)
-            names = (each for each in self._by_name(image) if self._names[each] == 1)
-            named = next(names, _NONE)
+            absolute = list(self._by_absolute_path(image)) if self._absolute else []
+            named = [each for each in self._by_name(image) if self._names[each] == 1]
             for weight in weights:
-                row = weight.base.row_of(image.root, below)
-                number = _NONE if row is None else rows.get(row, _NONE)
-                if row is not None and number != _NONE:
+                row, paths_of = weight.base.row_of(image.root, below), absolute
+                if row is not None and row in self._rows:
                     weight.below += 1
                     weight.has_folder |= "/" in row[len(weight.base.old) :]
-                number = max(number, absolute)
-                number = named if number == _NONE else number
-                if number != _NONE:
+                    paths_of = [self._rows[row], *absolute]
+                if paths_of or named:
                     weight.images += 1
-                    weight.digest = hash((weight.digest, place, data[number]))
+                    number = max(paths_of) if paths_of else named[0]
+                    weight.digest = hash((weight.digest, place, self._data[number]))
         return weights
 
 
@@ -298,10 +280,7 @@ class _Root:
     def inside(self, folder: str) -> str | None:
         """Give its path below a folder, with a slash at the end if it is not the folder."""
         start = folder.rstrip("/") + "/"
-        for whole in self.absolute:
-            if whole.startswith(start):
-                return whole[len(start) :]
-        return None
+        return next((each[len(start) :] for each in self.absolute if each.startswith(start)), None)
 
     def holds(self, folders: Iterable[str], below: str) -> bool:
         """Whether a path below it is that of a file in one of the folders, which are below it."""
@@ -344,8 +323,3 @@ def _file_of(path: str) -> str:
 def _shown(folder: str) -> str:
     text = paths.shown_near(folder)
     return "the working folder" if text == "." else text
-
-
-def normal(path: str, *, backslashes: bool) -> str:
-    """Write the path in a row as paths of images are compared."""
-    return paths.normal(path.replace("\\", "/") if backslashes else path)

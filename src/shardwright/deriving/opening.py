@@ -1,4 +1,4 @@
-"""Opening the store of a run: whether it can be there, its lock, and what a killed run has left."""
+"""Opening the store of a run: whether it fits, its lock, and what a killed run has left."""
 
 from __future__ import annotations
 
@@ -52,6 +52,26 @@ def is_begun(store: Store) -> bool:
     return store.state.exists() or store.journal.exists()
 
 
+def are_ids_changed(request: Request) -> bool:
+    """Whether images get their ids in another way than those in the store."""
+    return request.store.recipe.ids != (request.used.ids if request.used else "name")
+
+
+def require_same_ids(request: Request) -> None:
+    """Raise if there are records whose ids come from elsewhere, and they are not updated."""
+    store = request.store
+    there = any(path.is_file() for path in (store.jsonl, store.journal, facts.path_of(store)))
+    if store.recipe.ids == "captions" and not there and not request.captions:
+        raise UsageError("--ids captions without --captions", fix="give the file with image_id")
+    if are_ids_changed(request) and there and not request.update:
+        before = request.used.ids if request.used else "name"
+        raise ProvenanceError(
+            f"its image ids were made with --ids {before}, now {store.recipe.ids}",
+            path=store.folder,
+            fix=f"to go on as before, give --ids {before}; to rename the images, add --update",
+        )
+
+
 def finish(folder: Path, jsonl: Path | None, progress: Progress, *, dry_run: bool) -> None:
     """Finish what an interrupted run was changing in a store, before anything of it is read."""
     if (what := steps.under_way(folder)) is None:
@@ -59,15 +79,9 @@ def finish(folder: Path, jsonl: Path | None, progress: Progress, *, dry_run: boo
     if dry_run:
         fix = "to finish it, run the same command without --dry-run"
         raise ProvenanceError(f"the {what} was interrupted", path=folder, fix=fix)
-    arrays = [
-        folder / component.folder
-        for recipe in (
-            SPECIFICATION,
-            read_recipe(folder),
-            read_recipe(Store(folder, folder).next.folder),
-        )
-        for component in (recipe.components if recipe else ())
-    ]
+    used, begun = read_recipe(folder), read_recipe(Store(folder, folder).next.folder)
+    recipes = (SPECIFICATION, used or SPECIFICATION, begun or SPECIFICATION)
+    arrays = [folder / component.folder for recipe in recipes for component in recipe.components]
     records = [] if jsonl is None else [journal.target(jsonl), journal.unfinished(jsonl)]
     with place_at(folder).lease():
         if steps.finish(folder, [*arrays, *records]):

@@ -86,9 +86,8 @@ class Order:
 
     def _early(self, others: list[_Seen]) -> int:
         """Count the samples given out that are younger than the first one that is not."""
-        if not others:
-            return 0
-        return self._drawn - len(self._seen) - len(others) - others[0].place
+        given = self._drawn - len(self._seen) - len(others)
+        return given - others[0].place if others else 0
 
     def _next(self, end: float = float("inf")) -> _Seen | None:
         """Give the next sample, if its place is before an end."""
@@ -96,8 +95,7 @@ class Order:
             return None
         if self._seen:
             return self._seen.popleft()
-        sample = next(self._samples, None)
-        if sample is None:
+        if (sample := next(self._samples, None)) is None:
             return None
         self._line.append(sample)
         self._drawn += 1

@@ -16,21 +16,20 @@ from shardwright.deriving import (
     announce,
     generations,
     images,
-    naming,
     opening,
     sources,
 )
+from shardwright.deriving.captions import Given
 from shardwright.deriving.changes import Changes, first_ids, unknown
 from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.commit import Committer
 from shardwright.deriving.decoders import Heads
-from shardwright.deriving.given import Given
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.making import Maker, Making
-from shardwright.deriving.moves import Moves
 from shardwright.deriving.outcomes import Outcomes, write_failures
 from shardwright.deriving.passes import Array
 from shardwright.deriving.plan import Plan
+from shardwright.deriving.recorded import Moves, named
 from shardwright.deriving.settings import InForce, Request
 from shardwright.deriving.sources import Source
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary
@@ -58,7 +57,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     found = sources.find(request.images, progress)
     announce.captions(request, progress)
     given = Given(request.captions, found, store.recipe) if request.captions else None
-    naming.require_same(request)
+    opening.require_same_ids(request)
     # A new store is made when the work begins: a run that cannot begin leaves no trace.
     new = not opening.is_begun(store)
     with ExitStack() as opened:
@@ -66,8 +65,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         if request.discard:
             _discard(request, progress)
         folder = str(request.images)
-        other_ids = naming.is_changed(request)
-        found = naming.named(found, folder, store, given, keep=not other_ids)
+        other_ids = opening.are_ids_changed(request)
+        found = named(found, folder, store, given, keep=not other_ids)
         below = absolute(str(request.prune_below)) if request.prune_below else None
         changes = find_changes(found, folder, store, progress, by_path=other_ids, also=below)
         found = changes.named(found)
@@ -92,7 +91,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         # A record needs all masks, also those of components that are not asked for.
         masked = [c for c in store.recipe.captions if c.mask or c in request.components]
         settings.load([*layout.work, *(masked if layout.texts else ())])
-        empties = settings.load_for_empty(layout.work, progress)
+        empties = settings.load_for_empty(layout.work)
         views = settings.views()
         stored = [c for c in request.components if c in views and views[c].colour != SRGB]
         with images.strict():
@@ -160,13 +159,14 @@ def _inventory(
         # In a dry run, in which they are renamed only here.
         renamed=changes.renamed if request.dry_run and request.renames else {},
         first_ids={} if request.renames else first_ids(changes, found, request.store),
+        moves=changes.moves,
     )
 
 
 def _rename(request: Request, found: list[Source], changes: Changes, progress: Progress) -> None:
     """Rename in the store what was renamed, and remove what is gone."""
     removed = changes.gone if request.prune else {}
-    ids = request.store.recipe.ids if naming.is_changed(request) else None
+    ids = request.store.recipe.ids if opening.are_ids_changed(request) else None
     if not (changes.renamed or removed or ids):
         return
     # A run that is refused for its settings changes nothing.

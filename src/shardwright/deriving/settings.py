@@ -12,17 +12,15 @@ import xxhash
 from msgspec import json, structs
 
 from shardwright import encoders
-from shardwright.deriving.before import Before
-from shardwright.deriving.choices import choices, load, view_of
-from shardwright.deriving.generations import Generation, files_in, made_in, updated_in
+from shardwright.deriving.choices import Before, choices, load, view_of
+from shardwright.deriving.generations import Generation
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.making import Making
 from shardwright.deriving.views import View
 from shardwright.encoders.base import DTYPES, Encoder, Options, PictureWriter
 from shardwright.encoders.devices import every_gpu
 from shardwright.engine.local import cores
-from shardwright.errors import InputMissingError, MissingExtraError, UsageError
-from shardwright.progress import Progress
+from shardwright.errors import UsageError
 from shardwright.recipes import Component, Recipe, RecipeFile
 from shardwright.recipes.keys import ENCODERS
 from shardwright.store import provenance
@@ -92,19 +90,27 @@ class InForce:
         named its model, or if the component is recomputed.
         """
         components, recompute = self.request.components, self.request.recompute
-        self.before.require_same(recompute, components)
         asked = {
-            component.name: _without_view(self._used[component.name].settings)
-            | self._choices(component)
-            for component in components
+            component.name: self._asked(component, self._used[component.name].settings)
+            for component in self.store.recipe.components
             if component.name in self._used and component not in recompute
         }
+        used = {name: _shown(entry.settings) for name, entry in self._used.items()}
+        now = {name: _shown(settings) for name, settings in asked.items()}
+        self.before.require_same(recompute, provenance.differences(used, now))
         self._require_same(asked)
         again = [c for c in components if c in recompute]
         self.load(c for c in components if c in again or self._has_other_model(c))
         self._recompute(again)
         if self.request.update:
             self._update()
+
+    def _asked(self, component: Component, used: Settings) -> Settings:
+        """Give the settings of arrays that stay, with what is asked for now instead."""
+        now = self._choices(component)
+        if component not in self.request.components:
+            now["encoders"] = used.get("encoders")
+        return {k: v for k, v in used.items() if k not in ("fit", "crop", "decode")} | now
 
     def _require_same(self, wanted: Mapping[str, Settings]) -> None:
         again = [c.name for c in self.request.components if c in self.request.recompute]
@@ -114,24 +120,22 @@ class InForce:
         """Whether the model has another name than before, so that its weights are compared."""
         entry = self._used.get(component.name)
         before = provenance.component(component.name, entry) if entry else None
-        if component.name in self.request.models or entry is None or before is None:
-            return component.name in self.request.models
-        return (entry.model or before.settings.get("model")) != component.settings.get("model")
+        was = (entry.model or before.settings.get("model")) if entry and before else None
+        other = before is not None and was != component.settings.get("model")
+        return other or component.name in self.request.models
 
     def load(self, components: Iterable[Component]) -> None:
         """Load encoders, each once; raise if arrays were made with other settings."""
         for component in components:
             if component not in self.encoders:
-                request = self.request
-                encoder, told = load(
-                    request.encoders,
+                self.encoders[component], told = load(
+                    self.request.encoders,
                     component,
                     self._options(component),
-                    request.loaded,
-                    request.file,
+                    self.request.loaded,
+                    self.request.file,
                     self.store.folder,
                 )
-                self.encoders[component] = encoder
                 self.settings[component] = told | self._choices(component)
         kept = {c.name: s for c, s in self.settings.items() if c not in self.request.recompute}
         self._require_same(kept)
@@ -210,26 +214,22 @@ class InForce:
         recomputed = component in self.recomputed and not self.is_update
         return self.store.next if recomputed else self.store
 
-    def load_for_empty(self, work: Collection[Component], progress: Progress) -> list[Component]:
+    def load_for_empty(self, work: Collection[Component]) -> list[Component]:
         """Load the encoders of components that have no array of the empty caption; name them.
 
-        A store of an earlier version has none. It is complete without, so a missing model is no
-        error. Arrays that were made elsewhere get none: nobody knows with what they were made.
+        Arrays that were made elsewhere get none: nobody knows with what they were made.
         """
-        found = []
-        for component in self.request.components:
-            there = component.name in self._used
-            if component.source != "caption" or (there and self._has_empty(component)):
-                continue
-            if component not in work:
-                if not there or component.encoder not in ENCODERS:
-                    continue
-                try:
-                    self.load([component])
-                except (InputMissingError, MissingExtraError) as error:
-                    progress.warn(f"{component.name}: no embedding of the empty caption: {error}")
-                    continue
-            found.append(component)
+        found = [
+            component
+            for component in self.request.components
+            if component.source == "caption"
+            and (
+                component in work
+                or (component.name in self._used and component.encoder in ENCODERS)
+            )
+            and not self._has_empty(component)
+        ]
+        self.load(found)
         return found
 
     def _has_empty(self, component: Component) -> bool:
@@ -238,20 +238,17 @@ class InForce:
 
     def begin(self, components: Iterable[Component]) -> None:
         """Record how the arrays are made that this run adds to those in use."""
-        entries, new = dict(self._entries), dict[str, Entry]()
         if self.generation is None:
             self.store.record()
+        entries = dict(self._entries)
         for component in self.settings:  # the same model may have got another name
             if component.name in self._used and component not in self.recomputed:
                 old, now = entries[component.name], self._entry(component)
-                renamed = structs.replace(old, component=now.component, model=now.model)
-                entries[component.name] = renamed
-        for component in components:
-            if component.name not in self._used and component not in self.recomputed:
-                unknown = self.unknown_arrays(component)
-                entry = structs.replace(self._entry(component), unknown_arrays=unknown)
-                new[component.name] = entry
-        entries = provenance.joined(entries, new)
+                entries[component.name] = structs.replace(
+                    old, component=now.component, model=now.model
+                )
+        first = (c for c in components if c.name not in self._used and c not in self.recomputed)
+        entries = provenance.joined(entries, {c.name: self._added(c) for c in first})
         if entries != self._entries:
             provenance.write(self.store.folder, entries)
             self._entries = entries
@@ -261,16 +258,17 @@ class InForce:
         entries, kept = {}, set()
         for component in components:
             old, new = self._entries.get(component.name), self._entry(component)
-            same = old is not None and complete(old.settings) == complete(new.settings)
-            same = same and not self.before.is_changed(component)
             if self.inventory.stored[component] or component.name in self._begun:
                 entries[component] = new
-            if old is not None and same and not old.unknown_arrays:
+            if (
+                old is not None
+                and complete(old.settings) == complete(new.settings)
+                and not (self.before.is_changed(component) or old.unknown_arrays)
+            ):
                 kept.add(component)
         if entries:
             self.generation = Generation(self.store, entries, kept)
-            beside_it = self.generation.store
-            self.inventory.recompute(entries, kept, made_in(beside_it), files_in(beside_it))
+            self.inventory.recompute(entries, kept, self.generation.store)
 
     def _update(self) -> None:
         """Begin or continue a generation for what changed; without that there is none."""
@@ -279,23 +277,27 @@ class InForce:
         again = {component for these in self.outdated.values() for component in these}
         again.update(c for c in self.store.recipe.components if c.name in begun)
         self.load(c for c in self.request.components if c in again and c.name not in self._used)
-        entries = {}
-        for component in self.store.recipe.components:
-            if component in again:
-                entry = self._used.get(component.name) or begun.get(component.name)
-                if entry is None:
-                    unknown = self.unknown_arrays(component)
-                    entry = structs.replace(self._entry(component), unknown_arrays=unknown)
-                entries[component] = structs.replace(entry, update=True)
+        before = begun | self._used
+        entries = {
+            component: structs.replace(
+                before.get(component.name) or self._added(component), update=True
+            )
+            for component in self.store.recipe.components
+            if component in again
+        }
         if entries:
             # The settings are the same, so an image that fails keeps its old arrays.
             self.generation = Generation(self.store, entries, entries.keys())
-            new = self.generation.store
-            self.inventory.update(self.outdated, updated_in(new), files_in(new))
+            self.inventory.update(self.outdated, self.generation.store)
 
     def _entry(self, component: Component) -> Entry:
         model = self.request.models.get(component.name)
         return provenance.entry_of(component, self.settings[component], model)
+
+    def _added(self, component: Component) -> Entry:
+        """Give the entry of a component that this run is the first to make arrays of."""
+        unknown = self.unknown_arrays(component)
+        return structs.replace(self._entry(component), unknown_arrays=unknown)
 
     def _choices(self, component: Component) -> Settings:
         """Give the settings that are not the encoder's: the user's, and the rules of pictures."""
@@ -352,5 +354,6 @@ def digest(recipe: Recipe, encoders: str, texts: Mapping[str, str | None]) -> st
     return xxhash.xxh3_64_hexdigest(json.encode([encoders, recipe.captions, given]))
 
 
-def _without_view(settings: Settings) -> Settings:
-    return {key: value for key, value in settings.items() if key not in ("fit", "crop", "decode")}
+def _shown(settings: Settings) -> Settings:
+    """Give what decides which part of a picture is seen, and how it is decoded."""
+    return {key: value for key, value in settings.items() if key in ("fit", "decode")}

@@ -121,17 +121,21 @@ def _source(found: Found, texts: Set[str]) -> Source:
     return Source(image_id_of(path), path, os.path.splitext(path)[0] in texts, part=part)
 
 
+def spelt(path: str, root: str) -> str:
+    """Write a path below a folder as a plain file name."""
+    return os.path.relpath(path, root).replace("%", "%25").replace("/", "%2F")
+
+
 def sharing(sources: list[Source]) -> list[Source]:
     """Mark the images that share a text file: it is unknown whose caption it is.
 
     Only for ids that are not the file names: images of one name have one id there.
     """
     counts = Counter(source.sidecar for source in sources if source.has_sidecar)
-    shared = {path for path, count in counts.items() if count > 1}
-    if not shared:
-        return sources
     return [
-        replace(source, shares_text=source.has_sidecar and source.sidecar in shared)
+        replace(source, shares_text=True)
+        if source.has_sidecar and counts[source.sidecar] > 1
+        else source
         for source in sources
     ]
 
@@ -159,12 +163,10 @@ def problems(
     a usual format. ``begun`` is whether there are records.
     """
     shared = contested(sources)
-    kept = {}
-    for image_id, those in shared.items():
-        usual = [source for source in those if source.path.lower().endswith(_USUAL)]
-        if len(usual) == 1:
-            kept[image_id] = usual[0]
-    kept.update(owners or {})
+    usual = {
+        i: [s for s in those if s.path.lower().endswith(_USUAL)] for i, those in shared.items()
+    }
+    kept = {i: those[0] for i, those in usual.items() if len(those) == 1} | dict(owners or {})
     longest = LONGEST_FILE_NAME - max(len(c.extension) for c in recipe.components)
     found = {}
     for number, source in enumerate(sources):

@@ -7,16 +7,15 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from shardwright.deriving import generations, naming, sources
-from shardwright.deriving.captions import CAPTION, CaptionError, beside
+from shardwright.deriving import sources
+from shardwright.deriving.captions import CAPTION, CaptionError, Given, beside
 from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.decoders import Heads
-from shardwright.deriving.given import Given
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.inventory import Inventory
-from shardwright.deriving.moves import Moves
 from shardwright.deriving.outcomes import Earlier
 from shardwright.deriving.prepare import Measuring
+from shardwright.deriving.recorded import Moves, named
 from shardwright.deriving.settings import digest
 from shardwright.deriving.views import left_out
 from shardwright.errors import InputMissingError, ShardwrightError, StorageError
@@ -63,14 +62,21 @@ def outlook(
         problem = str(error)
         missing = isinstance(error, InputMissingError) and not os.path.exists(error.path or "")
         is_gone = missing and not _is_gone_below(folder, store)
-    found = naming.named(found, folder, store, given)
+    found = named(found, folder, store, given)
     changes = find_changes(found, folder, store, progress)
     found = changes.named(found)
-    inventory = Inventory(found, store, given, progress, update=True, renamed=changes.renamed)
+    inventory = Inventory(
+        found,
+        store,
+        given,
+        progress,
+        update=True,
+        renamed=changes.renamed,
+        moves=changes.moves,
+    )
     outdated = inventory.outdated(store.recipe.components)
     new = store.next
-    made = generations.updated_in(new) if _is_updated(new) else ()
-    inventory.update(outdated, made, generations.files_in(new))
+    inventory.update(outdated, new if _is_updated(new) else None)
 
     def reads_beside(number: int) -> bool:
         return CAPTION in store.recipe.texts and not inventory.given(number).get(CAPTION)
