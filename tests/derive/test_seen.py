@@ -18,14 +18,14 @@ from shardwright.encoders.base import Options
 from shardwright.encoders.sketch import load
 from shardwright.errors import ProvenanceError, UsageError
 from shardwright.recipes import SPECIFICATION
-from shardwright.store.provenance import FAST, FRACTIONS
+from shardwright.store.provenance import FAST
 from tests.commands import run
 from tests.derive.pictures import array_path, gradient, save, store_records
 from tests.derive.test_derive import provenance
 
 DINO, VAE, _ = SPECIFICATION.components
 STORE = Path("store")
-FITTED = View(fit="bucket", crop=FRACTIONS, buckets=SPECIFICATION.buckets)
+FITTED = View(fit="bucket", buckets=SPECIFICATION.buckets)
 PIXEL_CROP = View(fit="bucket", buckets=SPECIFICATION.buckets)
 TABLES = 'extends = "prx"\n[images]\nfit = "bucket"\n'
 

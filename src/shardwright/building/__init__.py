@@ -86,8 +86,8 @@ def build(
     from shardwright.building import again, state
     from shardwright.building.request import Request
     from shardwright.building.run import run
+    from shardwright.deriving.recipe import followed
     from shardwright.deriving.settings import all_devices
-    from shardwright.deriving.wanted import followed
     from shardwright.encoders.base import Options, device_names
     from shardwright.engine.local import cores_used
     from shardwright.engine.ray import ray_of

@@ -322,7 +322,6 @@ def _counts(summary: DeriveSummary) -> str:
             lines.append(f"{name}: {len(paths):,} (for example {shown(paths[0])})")
     lines += change_lines(summary) + facts_lines(summary)
     lines += caption_lines(summary.caption_rows)
-    about = "about " if summary.profiles_estimated else ""
     for reasons, before in (
         (summary.unused_rows, "unused_rows, "),
         (summary.unapplied_profiles, ""),
@@ -330,8 +329,7 @@ def _counts(summary: DeriveSummary) -> str:
         (summary.left_out, "  "),
     ):
         for reason, found in reasons.items():
-            count = f"{about if reason == 'profile_ignored' else ''}{found.count:,}"
-            lines.append(f"{before}{reason}: {count} (for example {shown(found.example)})")
+            lines.append(f"{before}{reason}: {found.count:,} (for example {shown(found.example)})")
     if summary.fit is not None:
         lines.append(f"fit {summary.fit}")
     return "\n".join(lines)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardwright import validate
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary
 from shardwright.entry import entry
 from shardwright.errors import UsageError
+from shardwright.layout import JSONL_NAME
 from shardwright.progress import Progress
 from shardwright.recipes import Component, Recipe
 from shardwright.validate import as_text, integer, place, place_or_none
@@ -69,14 +71,15 @@ def derive(
     """
     # Here, so that the package and its --help work without NumPy and Pillow.
     from shardwright.deriving import opening
+    from shardwright.deriving.recipe import followed
     from shardwright.deriving.run import run
     from shardwright.deriving.settings import Request, all_devices
-    from shardwright.deriving.wanted import wanted
     from shardwright.encoders.base import Options, device_names
     from shardwright.engine.local import cores_used
     from shardwright.recipes.keys import DECODES, FITS, IDS
-    from shardwright.store import paths
+    from shardwright.store import paths, provenance
     from shardwright.store.places import find_recipe
+    from shardwright.store.store import Store, read_recipe, recorded
 
     validate.require_switches(
         ignore_space=ignore_space,
@@ -112,18 +115,24 @@ def derive(
     derived = place("--derived-dir", file.paths["store"] if derived_dir is None else derived_dir)
     metadata, progress = place_or_none("--jsonl", jsonl), progress or Progress()
     opening.finish(derived, metadata, progress, dry_run=dry_run)
-    store, used, choice, loaded = wanted(
+    store = Store(derived, metadata or derived / JSONL_NAME)
+    used = recorded(derived)
+    # Without a file, a store continues as it was made, and a recompute as it was begun.
+    begun = provenance.readable(store.next.folder) if names and not discard else {}
+    start = (read_recipe(store.next.folder) if begun else None) or used
+    if ids is None and used is not None and "images.ids" not in file.origins:
+        ids = used.ids
+    made, choice, loaded = followed(
         file,
-        derived,
-        metadata,
+        start,
+        begun or provenance.readable(derived),
         fit=fit,
         decode=decode,
         ids=ids,
         models=model,
         choice=encoders,
-        recompute=bool(names) and not discard,
     )
-    made = store.recipe
+    store = replace(store, recipe=made)
     encodable = tuple(component for component in made.components if component.source != "elsewhere")
     chosen = _chosen(made, "--components", components) or encodable
     if update:

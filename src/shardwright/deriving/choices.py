@@ -13,7 +13,7 @@ from shardwright.interrupts import at_once
 from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile, Side
 from shardwright.recipes.keys import ENCODERS
 from shardwright.store import provenance
-from shardwright.store.provenance import FAST, FRACTIONS, SRGB, Settings, complete
+from shardwright.store.provenance import FAST, FRACTIONS, SRGB, Settings
 
 
 def choices(
@@ -21,26 +21,23 @@ def choices(
     recipe: Recipe,
     made_with: str,
     kept: Settings | None = None,
-    *,
-    fractions: bool = True,
 ) -> Settings:
     """Give the settings that are not the encoder's: the user's, and the rules of pictures.
 
     ``made_with`` is the set of encoders, ``kept`` are the settings of arrays that are there and
-    stay, ``fractions``: whether crops keep fractions of pixels.
+    stay.
     """
     chosen: Settings = {"encoders": made_with}
     if component.source != "image":
         return chosen
-    chosen["colour"] = complete(kept)["colour"] if kept is not None else SRGB
+    chosen["colour"] = SRGB
     if recipe.decode == FAST:
         chosen["decode"] = FAST
     fit = fit_of(component, recipe, kept)
     if fit is not None:
         chosen["fit"] = fit
     if fit == "bucket":
-        if fractions:
-            chosen["crop"] = FRACTIONS
+        chosen["crop"] = FRACTIONS
         if recipe.buckets != SPECIFICATION.buckets:
             chosen["buckets"] = [str(bucket) for bucket in recipe.buckets]
     return chosen
@@ -51,9 +48,7 @@ def view_of(component: Component, recipe: Recipe, chosen: Settings) -> View:
     fitted = chosen.get("fit") == "bucket"
     divisors = {axis.of: axis.divisor for axis in component.shape if isinstance(axis, Side)}
     return View(
-        colour=chosen["colour"],
         fit=chosen.get("fit", "original"),
-        crop=chosen.get("crop"),
         decode=chosen.get("decode"),
         divisors=(1, 1) if fitted else (divisors.get("width", 1), divisors.get("height", 1)),
         buckets=recipe.buckets if fitted else (),

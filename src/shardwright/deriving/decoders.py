@@ -114,7 +114,7 @@ class Decoders(Generic[Arguments, Result]):
             return self.function(*given, **named)
         child = self._idle.get()
         try:
-            result: Result = child.run_twice(given, named)
+            result: Result = child.run(given, named)
         finally:
             self._idle.put(child)
         return result
@@ -125,7 +125,7 @@ class Heads:
 
     def __init__(self) -> None:
         self._child, self._lock = _Child(images.measure, copied=True), Lock()
-        self._deadly: dict[str, BadImageError] = {}
+        self._deadly: dict[str, tuple[str, str]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -136,23 +136,15 @@ class Heads:
     def __call__(self, place: Extent) -> Size:
         """Give the size of a picture, as ``images.measure`` does."""
         with self._lock:
-            if (known := self._deadly.get(str(place))) is not None:
-                raise BadImageError(*known.args)
+            if known := self._deadly.get(str(place)):
+                raise BadImageError(*known)
             try:
-                size: Size = self._child.run_twice((place,), {})
+                size: Size = self._child.run((place,), {})
             except BadImageError as error:
                 if error.args[0] == DECODER_DIED:
-                    self._deadly[str(place)] = error
+                    self._deadly[str(place)] = error.args
                 raise
             return size
-
-
-class _DiedError(Exception):
-    """A process died; ``error`` is what to raise for it."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 class _Child:
@@ -187,33 +179,32 @@ class _Child:
         with suppress(BrokenPipeError, ConnectionResetError):  # the first call says why
             ours.send(self.function)
 
-    def run_twice(self, given: Sequence[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """Run the function; if the process dies, once more."""
-        try:
-            try:
-                return self.run(given, named)
-            except _DiedError:
-                return self.run(given, named)
-        except _DiedError as died:
-            raise died.error from None
-
     def run(self, given: Sequence[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """Give what the function returns, or raise what it raises."""
-        if self.connection is None:
-            self.start()
-        assert self.connection is not None
-        try:
-            if not self.ready and (failure := self.connection.recv()):
-                raise ShardwrightError(f"{_START}: {failure}")
-            self.ready = True
-            self.connection.send((given, named))
-            parts = self.connection.recv()
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            raise self._death() from None
+        """Run the function; if the process dies, once more."""
+        for _ in range(2):
+            try:
+                parts = self._answer(given, named)
+                break
+            except (EOFError, BrokenPipeError, ConnectionResetError):
+                death = self._death()
+        else:
+            raise death
         made, error, trace = _taken(self.arena, parts)
         if error is not None:
             raise error from InWorker(trace)
         return made
+
+    def _answer(self, *call: object) -> list[tuple[int, bool]]:
+        """Give the lengths of the parts of what it made."""
+        if self.connection is None:
+            self.start()
+        assert self.connection is not None
+        if not self.ready and (failure := self.connection.recv()):
+            raise ShardwrightError(f"{_START}: {failure}")
+        self.ready = True
+        self.connection.send(call)
+        parts: list[tuple[int, bool]] = self.connection.recv()
+        return parts
 
     def end(self) -> int | None:
         """End the process, whatever it is doing, and give its exit code."""
@@ -224,14 +215,13 @@ class _Child:
         os.close(self.arena)
         return kill([self.pid])[0]
 
-    def _death(self) -> _DiedError:
+    def _death(self) -> Exception:
+        """Give the error for its death."""
         said = os.pread(self.arena, 1 << 16, 0).decode(errors="replace").strip().splitlines()
-        code = self.end()
-        how = ended_by(code)
+        how = ended_by(self.end())
         if self.ready:
-            detail = f"the process that read it {how}, twice"
-            return _DiedError(BadImageError(DECODER_DIED, detail))
-        return _DiedError(ShardwrightError(": ".join([_START, f"it {how}", *said[-1:]]), fix=_FIX))
+            return BadImageError(DECODER_DIED, f"the process that read it {how}, twice")
+        return ShardwrightError(": ".join([_START, f"it {how}", *said[-1:]]), fix=_FIX)
 
 
 def _copy(connection: int, others: Iterable[tuple[int, int]]) -> int:

@@ -8,18 +8,30 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from shardwright import encoders
-from shardwright.deriving import empty, images, machine, prepare
-from shardwright.deriving.batches import BATCH_SIZE, Batcher, try_out
+from shardwright.deriving import images, machine, prepare
+from shardwright.deriving.batches import (
+    BATCH_SIZE,
+    Batcher,
+    Pass,
+    passes,
+    require_shape,
+    try_out,
+    tune,
+)
 from shardwright.deriving.decoders import Decoders, children_for, copies_for
 from shardwright.deriving.order import REACH, Order, shape
-from shardwright.deriving.passes import Array, passes
 from shardwright.deriving.pipeline import Pipeline, Said, Sink
-from shardwright.deriving.prepare import Measuring, Sample
-from shardwright.deriving.tuning import tune
+from shardwright.deriving.prepare import Array, Measuring, Sample
+from shardwright.deriving.results import as_stored
+from shardwright.deriving.summary import DeriveSummary, Trial
 from shardwright.deriving.views import View, look
 from shardwright.encoders.base import Encoder, Options, PictureWriter
 from shardwright.encoders.preparing import preparing
+from shardwright.engine.local import cores
+from shardwright.errors import ShardwrightError
 from shardwright.interrupts import at_once
 from shardwright.progress import Progress
 from shardwright.recipes import Component, Recipe
@@ -63,6 +75,26 @@ class Report(NamedTuple):
     fills: dict[str, tuple[int, int]]  # by component: inputs, and the batches they were in
     memory: dict[str, int]  # the most bytes in use, by device
 
+    def forecast(self, summary: DeriveSummary, tried: int, left: int, devices: int) -> Trial:
+        """Reckon what the images that are left will take, from what those that were tried took."""
+        made = max(summary.derived, 1)  # those that failed were not encoded
+        read = self.read / tried
+        encode = {name: took / made for name, took in self.encode.items()}
+        reading, encoding = read / cores(), sum(encode.values()) / devices
+        # A device works while the next images are read; a CPU has to do both.
+        on_cpu = self.memory.keys() <= {"cpu"}
+        seconds = left * (reading + encoding if on_cpu else max(reading, encoding))
+        written = sum(part.bytes_written for part in summary.components.values())
+        return Trial(
+            images=summary.derived,
+            left=left,
+            read=round(read, 6),
+            encode={name: round(took, 6) for name, took in encode.items()},
+            memory=self.memory,
+            seconds_left=round(seconds, 3),
+            bytes_left=max(0, summary.bytes_needed - written) if left else 0,
+        )
+
 
 class Maker:
     """The encoders of one device, and the pipeline through them."""
@@ -88,7 +120,7 @@ class Maker:
         wanted: Collection[Component] = self.making.empties
         found: dict[str, Array] = {}
         for each in self.passes:
-            found |= empty.encoded(each, [c for c in each.components if c in wanted], self.progress)
+            found |= _empty(each, [c for c in each.components if c in wanted], self.progress)
         return found
 
     def run(
@@ -189,3 +221,37 @@ def _complete(view: View, component: Component, encoder: object) -> View:
     """Add what an encoder does to what its component sees."""
     writer: Any = None if component.is_array else encoder
     return replace(view, prepare=preparing(encoder), writer=writer)
+
+
+def _empty(
+    through: Pass, components: Collection[Component], progress: Progress
+) -> dict[str, Array]:
+    """Encode the empty caption; give arrays and masks of some components of a pass, by suffix."""
+    if not components:
+        return {}
+    try:
+        with at_once():
+            tokens = through.prepare("")
+            made = through.encode(tokens.ids[None], tokens.mask[None])
+    except ShardwrightError:
+        raise
+    except Exception as error:  # a user's own encoder may not know what to do with it
+        progress.warn(_nothing(through.name, str(error)))
+        return {}
+    found: dict[str, Array] = {}
+    for component in components:
+        (array,) = made[component]
+        require_shape(component, array, images.Size(0, 0))
+        masks = {component.mask.field: tokens.mask} if component.mask else {}
+        stored = as_stored(component, array, masks)
+        if isinstance(stored, str):
+            progress.warn(_nothing(component.name, stored))
+            continue
+        found[component.suffix] = stored
+        if component.mask is not None:
+            found[component.mask.suffix] = np.array(tokens.mask, np.uint8)
+    return found
+
+
+def _nothing(name: str, why: str) -> str:
+    return f"{name}: no embedding of the empty caption: {why}"

@@ -170,12 +170,9 @@ def write_failures(
     kept = []
     for failure in read_failures(store):
         image, rest = moves.likely(failure.image_path), failure.components
-        # An earlier version wrote relative paths, which may be relative to another folder.
-        tail = "/" + os.path.normpath(image)
-        relative = not os.path.isabs(image)
-        if absolute(image) in there or (relative and any(path.endswith(tail) for path in there)):
+        if image in there:
             rest = [name for name in rest if name not in components]
-        elif not relative and (is_gone(image) or _can_be_listed(image)):
+        elif is_gone(image) or _can_be_listed(image):
             rest = []
         if rest:
             kept.append(msgspec.structs.replace(failure, image_path=image, components=rest))

@@ -22,20 +22,19 @@ from shardwright.deriving import (
 )
 from shardwright.deriving.changes import Changes, first_ids, unknown
 from shardwright.deriving.changes import find as find_changes
-from shardwright.deriving.commit import Committer
 from shardwright.deriving.decoders import Heads
 from shardwright.deriving.given import Given
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.making import Maker, Making
 from shardwright.deriving.moves import Moves
 from shardwright.deriving.outcomes import Outcomes, write_failures
-from shardwright.deriving.passes import Array
 from shardwright.deriving.plan import Plan
+from shardwright.deriving.prepare import Array
+from shardwright.deriving.results import Committer, Sealer
+from shardwright.deriving.serving import Publisher, Worker
 from shardwright.deriving.settings import InForce, Request
 from shardwright.deriving.sources import Source
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary
-from shardwright.deriving.trial import forecast
-from shardwright.deriving.workers import Publisher, Worker
 from shardwright.engine.devices import Devices, alone
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError
 from shardwright.interrupts import check
@@ -46,7 +45,6 @@ from shardwright.storage.local import LocalPlace, require_space
 from shardwright.storage.paths import absolute
 from shardwright.store import paths, renames
 from shardwright.store.arrays import write_arrays
-from shardwright.store.provenance import SRGB
 from shardwright.store.store import Store
 
 
@@ -93,11 +91,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         masked = [c for c in store.recipe.captions if c.mask or c in request.components]
         settings.load([*layout.work, *(masked if layout.texts else ())])
         empties = settings.load_for_empty(layout.work, progress)
-        views = settings.views()
-        stored = [c for c in request.components if c in views and views[c].colour != SRGB]
         with images.strict():
             summary = _planned(layout, outcomes, changes)
-            summary.profiles_estimated = layout.count_profiles(stored, outcomes)
         announce.work(summary, layout, changes, progress)
         if layout.work:
             announce.odd_buckets(store.recipe, progress)
@@ -138,7 +133,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     summary.failed, summary.failed_by_reason = len(outcomes.failures), outcomes.by_reason()
     summary.require_sum()
     summary.unapplied_profiles = outcomes.profiles
-    announce.profiles(summary, stored, progress)
+    announce.profiles(summary, progress)
     summary.seconds = round(time.monotonic() - started, 3)
     return summary
 
@@ -291,7 +286,7 @@ def _work(
             report = makes.report()
         else:
             keep = partial(write_empties, settings)
-            worker = Worker(makes, committer.sealer, pictures)
+            worker = Worker(makes, Sealer(committer.results, committer.store), pictures)
             devices = Devices(request.devices)
             publisher = Publisher(committer, devices, keep, progress, request.batch_size)
             report = publisher.run(worker, samples, count)
@@ -300,7 +295,7 @@ def _work(
         summary.components[name].batch_fill = round(inputs / batches, 2)
     summary.encoder_waited = round(report.waited / report.seconds, 4) if report.seconds else 0.0
     if request.trial and count:
-        summary.trial = forecast(report, summary, count, len(left), len(request.devices))
+        summary.trial = report.forecast(summary, count, len(left), len(request.devices))
     if generation is not None:
         missing = generation.missing()
         for component, image_ids in missing.items():

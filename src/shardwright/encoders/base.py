@@ -8,13 +8,11 @@ compare provenance, or plan, without loading a model.
 An encoder that needs much memory may have ``bytes_per_number``: the bytes that ``encode`` takes for
 each number of its input. The default batch is then one that fits.
 
-Encoders of one model may share its work: each has ``shares``, an object, and ``encode(*inputs)`` is
-``take(forward(*inputs))``. Of encoders with the same ``shares``, one prepares the input and runs
-``forward``, and each takes its own array from what the model gave.
-
-Where a device works beside the host, ``forward(*inputs)`` may be ``run(send(*inputs))``: neither
-waits for the device, only ``take`` does. The next input is sent and run before ``take`` waits, so
-the device always has something to do.
+Where a device works beside the host, ``encode(*inputs)`` may be ``take(run(send(*inputs)))``: only
+``take`` waits for the device. The next input is sent and run before it waits, so the device always
+has something to do. Such encoders of one model may share its work: each has ``shares``, an object.
+Of those with the same one, one prepares the input, sends and runs it, and each takes its own array
+from what the model gave.
 """
 
 from __future__ import annotations
@@ -128,6 +126,13 @@ def device_names(text: str) -> tuple[str, ...]:
         what = f"--device {text}: not several different devices of one kind"
         raise UsageError(what, fix="give for example cuda:0,cuda:2, or cpu:4 for 4 processes")
     return tuple(names)
+
+
+def every_gpu() -> tuple[str, ...]:
+    """Name all GPUs that CUDA finds."""
+    import torch  # here, because it takes seconds, and not everyone has it
+
+    return tuple(f"cuda:{number}" for number in range(torch.cuda.device_count()))
 
 
 @dataclass(frozen=True)

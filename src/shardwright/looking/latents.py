@@ -21,6 +21,7 @@ from PIL import Image
 
 from shardwright.encoders import rgb, sketch
 from shardwright.encoders.base import Options, Picture
+from shardwright.encoders.packages import require
 from shardwright.errors import DamageError, InputMissingError, ShardwrightError, UsageError
 from shardwright.recipes import Component
 from shardwright.recipes.keys import ENCODERS
@@ -190,7 +191,8 @@ def _has_decoder(component: Component) -> bool:
 
 
 def _decoded(component: Component, settings: Mapping[str, Any]) -> Preview:
-    from shardwright.encoders.autoencoder import Decoder  # here, because it is rarely wanted
+    require(("torch", "diffusers"), "--decode needs", "leave --decode out")
+    from shardwright.encoders.autoencoder import Decoder  # here, because it needs torch
 
     model = _model(component, settings)
     subfolder = component.settings.get("subfolder", "")

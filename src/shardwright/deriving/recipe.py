@@ -1,66 +1,19 @@
-"""What a run starts from: the recipe of the file, else of the store, with the flags over it."""
+"""The recipe that a run follows: that of the file, else of the store, with the flags over it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardwright import encoders
 from shardwright.encoders.base import RecipeError
 from shardwright.errors import UsageError
 from shardwright.interrupts import at_once
-from shardwright.layout import JSONL_NAME
 from shardwright.recipes import Component, Recipe, RecipeFile
 from shardwright.recipes.compare import changes
 from shardwright.recipes.values import usual_dtype
 from shardwright.store import provenance
-from shardwright.store.store import Store, read_recipe, recorded
-
-
-class Wanted(NamedTuple):
-    """What a run is to follow."""
-
-    store: Store  # with the complete recipe
-    used: Recipe | None  # the recipe of the store as it is
-    encoders: encoders.Choice
-    loaded: dict[Any, Any]  # what encoders share, and need not find again
-
-
-def wanted(
-    file: RecipeFile,
-    folder: Path,
-    jsonl: Path | None,
-    *,
-    fit: str | None,
-    decode: str | None,
-    ids: str | None,
-    models: Mapping[str, str],
-    choice: encoders.Choice | None,
-    recompute: bool,
-) -> Wanted:
-    """Find the store of a folder, and what to make of it.
-
-    Without a file, a store continues as it was made, and a recompute as it was begun.
-    """
-    store = Store(folder, jsonl or folder / JSONL_NAME)
-    used = recorded(folder)
-    begun = provenance.readable(store.next.folder) if recompute else {}
-    start = (read_recipe(store.next.folder) if begun else None) or used
-    if ids is None and used is not None and "images.ids" not in file.origins:
-        ids = used.ids
-    recipe, choice, loaded = followed(
-        file,
-        start,
-        begun or provenance.readable(folder),
-        fit=fit,
-        decode=decode,
-        ids=ids,
-        models=models,
-        choice=choice,
-    )
-    return Wanted(replace(store, recipe=recipe), used, choice, loaded)
 
 
 def followed(
