@@ -1,7 +1,8 @@
-"""Colour: profiles are applied, sRGB is left alone, and old stores keep their rule."""
+"""Colour: profiles are applied, sRGB is left alone, and arrays made without stay apart."""
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from PIL import Image, ImageCms
 from shardwright.deriving import images
 from shardwright.encoders.base import Picture
 from shardwright.encoders.preparing import pixels
+from shardwright.errors import ProvenanceError
 from shardwright.progress import Lines
 from shardwright.store.provenance import complete
-from tests.derive.pictures import array_path, gradient, make_images, save, sketch
+from tests.derive.pictures import gradient, make_images, save, sketch
 from tests.derive.profiles import (
     ADOBE,
     ADOBE_GAMMA,
@@ -173,10 +175,6 @@ def add(folder: Path, name: str, profile: bytes) -> None:
     (folder / f"{name}.txt").write_text(name)
 
 
-def made(derived: Path, component: str, image_id: str = "wide") -> bytes:
-    return array_path(derived, component, image_id).read_bytes()
-
-
 def test_the_rule_of_colour_is_in_the_provenance_of_what_is_made_from_pictures(
     tmp_path: Path,
 ) -> None:
@@ -190,3 +188,20 @@ def test_the_rule_of_colour_is_in_the_provenance_of_what_is_made_from_pictures(
     assert {reason: found.count for reason, found in summary.unapplied_profiles.items()} == {
         "profile_not_usable": 1
     }
+
+
+def test_a_store_whose_profiles_were_ignored_is_refused_until_it_is_recomputed(
+    tmp_path: Path,
+) -> None:
+    folder, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
+    sketch(folder, derived)
+    path = derived / ".shardwright/provenance.json"
+    found = json.loads(path.read_text())
+    for entry in found["components"].values():
+        entry["settings"].pop("colour", None)
+    path.write_text(json.dumps(found))
+    with pytest.raises(ProvenanceError, match="colour was as_stored, now srgb"):
+        sketch(folder, derived)
+    summary = sketch(folder, derived, recompute=["dinov3", "vae"])
+    assert summary.swapped == ["dinov3", "vae"]
+    assert provenance(derived)["vae"]["settings"]["colour"] == "srgb"

@@ -62,8 +62,7 @@ def peak_memory(device: str) -> int:
     if device.startswith("cuda"):
         import torch
 
-        most: int = torch.cuda.max_memory_allocated(device)
-        return most
+        return int(torch.cuda.max_memory_allocated(device))
     most = getrusage(RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most << 10
 

@@ -44,11 +44,9 @@ class Sink(Protocol[Said]):
 
     def check(self, sample: Sample) -> None:
         """Check what was made; ``made`` is then what is stored."""
-        ...
 
     def commit(self, samples: Sequence[Sample]) -> Said:
         """Take a group of checked samples whose turn has come."""
-        ...
 
 
 class Pipeline(Generic[Said]):

@@ -171,9 +171,8 @@ class Plan:
 
     def _reads_beside(self, number: int, make: tuple[Component, ...]) -> bool:
         """Whether the caption of an image is the one in the text file beside it."""
-        record, row = self.inventory.record(number), self.inventory.given(number)
         needed = CAPTION in self.settings.store.recipe.texts
-        return needed and not self._texts(number, make, record, row)[CAPTION]
+        return needed and not self._sample(number, make).texts[CAPTION]
 
     def _left_out(self, number: int, make: tuple[Component, ...]) -> tuple[str, str] | None:
         """Say why the recipe leaves an image out, as far as that is known before the work."""

@@ -156,16 +156,11 @@ def _known(size: Size | None) -> Size:
     return size
 
 
-@dataclass
-class Sealer:
+@dataclass(frozen=True)
+class Sealer(Results):
     """Checks samples, and writes their arrays under temporary names."""
 
-    results: Results
     store: Store  # that they will belong to
-
-    def check(self, sample: Sample) -> None:
-        """Check what was made."""
-        self.results.check(sample)
 
     def seal(self, samples: Sequence[Sample]) -> None:
         """Write the arrays of checked samples, and keep only their sizes."""
@@ -180,7 +175,7 @@ class Sealer:
             sample.made = {}
 
 
-class Committer(Sealer):
+class Committer:
     """Publishes groups of samples in the store, or in its next generation, and counts them."""
 
     def __init__(
@@ -193,24 +188,23 @@ class Committer(Sealer):
         progress: Progress,
     ) -> None:
         self.settings, self.generation = settings, settings.generation
-        store = self.generation.store if self.generation else settings.store
+        self.store = self.generation.store if self.generation else settings.store
         keeps = self.generation is None
-        super().__init__(Results(store.recipe, settings.following(), keeps), store)
+        self.sealer = Sealer(self.store.recipe, settings.following(), keeps, self.store)
+        self.check = self.sealer.check  # of what was made in this process
         self.records, self.facts = records, facts
         self.outcomes, self.summary, self.progress = outcomes, summary, progress
 
     def commit(self, samples: Sequence[Sample]) -> None:
         """Seal and publish a group that was made in this process."""
-        self.seal(samples)
+        self.sealer.seal(samples)
         self.publish(samples)
 
     def publish(self, samples: Sequence[Sample]) -> None:
         """Make a group of sealed samples durable, and count each of them."""
         paths = self.sealed(samples)
         try:
-            records = [
-                None if sample.failure else self.results.record(sample) for sample in samples
-            ]
+            records = [None if sample.failure else self.sealer.record(sample) for sample in samples]
             # A record says what its arrays were made from, so a record that is there changes
             # first; a new one says that its arrays are there, so it comes last. In a generation
             # all are new.
@@ -260,7 +254,7 @@ class Committer(Sealer):
         image_id, arrays = sample.source.image_id, sample.sealed.keys()
         old = known = sample.facts or Facts(image_id)
         if any(component.source == "image" for component in arrays):
-            known = self.results.seen(sample, known, arrays)
+            known = self.sealer.seen(sample, known, arrays)
             if not sample.failure:
                 self.summary.quality.add(known)
         if sample.is_left_out:

@@ -30,7 +30,7 @@ from shardwright.deriving.moves import Moves
 from shardwright.deriving.outcomes import Outcomes, write_failures
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.prepare import Array
-from shardwright.deriving.results import Committer, Sealer
+from shardwright.deriving.results import Committer
 from shardwright.deriving.serving import Publisher, Worker
 from shardwright.deriving.settings import InForce, Request
 from shardwright.deriving.sources import Source
@@ -39,13 +39,11 @@ from shardwright.engine.devices import Devices, alone
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
-from shardwright.recipes import Component
 from shardwright.storage import files, locks
 from shardwright.storage.local import LocalPlace, require_space
 from shardwright.storage.paths import absolute
 from shardwright.store import paths, renames
 from shardwright.store.arrays import write_arrays
-from shardwright.store.store import Store
 
 
 def run(request: Request, progress: Progress) -> DeriveSummary:
@@ -196,6 +194,7 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
     replaced = layout.replaced_captions()
     gone = changes.gone | changes.undecided | ({} if request.renames else changes.absent)
     pruned = changes.gone if request.prune else {}
+    elsewhere = (c for c in request.store.recipe.components if c.source == "elsewhere")
     renamed = changes.names(inventory.sources) if request.renames else {}
     return DeriveSummary(
         images_found=len(inventory.sources),
@@ -212,7 +211,7 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
                 settings=settings.settings.get(component),
                 elsewhere=component.source == "elsewhere",
             )
-            for component in (*request.components, *_elsewhere(request.store))
+            for component in (*request.components, *elsewhere)
         },
         failed_by_reason=outcomes.by_reason(),
         left_out=outcomes.left_out,
@@ -239,11 +238,6 @@ def _require_room(settings: InForce, needed: int) -> None:
     instead = f"delete {' and '.join(folders)} to do without the old arrays, "
     instead *= bool(folders) and not settings.is_update
     require_space(settings.store.folder, "the arrays need about", needed, instead)
-
-
-def _elsewhere(store: Store) -> list[Component]:
-    """Give the components whose arrays are made by other tools."""
-    return [component for component in store.recipe.components if component.source == "elsewhere"]
 
 
 def _work(
@@ -286,7 +280,7 @@ def _work(
             report = makes.report()
         else:
             keep = partial(write_empties, settings)
-            worker = Worker(makes, Sealer(committer.results, committer.store), pictures)
+            worker = Worker(makes, committer.sealer, pictures)
             devices = Devices(request.devices)
             publisher = Publisher(committer, devices, keep, progress, request.batch_size)
             report = publisher.run(worker, samples, count)

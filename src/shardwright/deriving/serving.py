@@ -23,7 +23,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardwright.deriving.batches import BATCH_SIZE
 from shardwright.deriving.making import Maker, Making, Report, joined
-from shardwright.deriving.pipeline import ALONE
+from shardwright.deriving.pipeline import ALONE, Sink
 from shardwright.deriving.prepare import Array, Sample
 from shardwright.deriving.results import Committer, Sealer
 from shardwright.engine import DONE, DeviceEngine
@@ -68,8 +68,8 @@ class _Telling(Progress):
             yield self._told.popleft()
 
 
-class Drawing(ABC, Generic[Task]):
-    """A sink that also draws the tasks whose samples end in it."""
+class Drawing(Sink[list[Any]], Generic[Task]):
+    """A sink that also draws the tasks whose samples end in it; it says DONE after each."""
 
     def __init__(self, tasks: Iterator[Task]) -> None:
         self._tasks, self._held = tasks, list[Task]()
@@ -100,14 +100,6 @@ class Drawing(ABC, Generic[Task]):
     @abstractmethod
     def begin(self, task: Task) -> Iterable[Sample]:
         """Begin a task, and give its samples."""
-
-    @abstractmethod
-    def check(self, sample: Sample) -> None:
-        """Check what was made."""
-
-    @abstractmethod
-    def commit(self, samples: Sequence[Sample]) -> list[Any]:
-        """Take samples whose turn has come; give messages, and DONE after each task."""
 
 
 def served(making: Making, device: str, sink: Drawing[Any], pictures: int) -> Iterator[Any]:

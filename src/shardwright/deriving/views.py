@@ -106,7 +106,6 @@ class Look(NamedTuple):
     size: Size  # of the picture in its file, upright
     file: ImageFile | None  # that was read
     unapplied: str | None  # why its colour profile was not applied, if it was not
-    plain: bool  # whether the file holds these pixels, as any reader would see them
     decoded: Decoded  # at the largest scale that was needed
     colour_space: str  # of the file
     animated: bool  # whether only the first of its frames was taken
@@ -146,7 +145,7 @@ def look(place: Extent, views: Sequence[View]) -> Look:
     in_order = tuple(made[number] for number in range(len(views)))
     decoded = Decoded(*first.decoded, first.scale)
     colour, animated = first.colour_space, first.animated
-    return Look(first.size, file, unapplied, first.plain, decoded, colour, animated, in_order)
+    return Look(first.size, file, unapplied, decoded, colour, animated, in_order)
 
 
 def original(place: Extent, file: ImageFile | None) -> bytes | None:
@@ -181,7 +180,9 @@ def _fitted(size: Size, bucket: Bucket) -> Frame:
     wide = min(Fraction(size.width), Fraction(size.height * bucket.width, bucket.height))
     high = min(Fraction(size.height), Fraction(size.width * bucket.height, bucket.width))
     x, y = (size.width - wide) / 2, (size.height - high) / 2
-    if (wide, high) == target:  # where only pixels are cut off, the others stay as they are
+    if (
+        wide == target.width and high == target.height
+    ):  # where only pixels are cut off, the others stay as they are
         x, y = Fraction(x // 1), Fraction(y // 1)
     return Frame((float(x), float(y), float(x + wide), float(y + high)), target)
 

@@ -260,8 +260,7 @@ def _factor(checkpoint: Checkpoint, config: dict[str, Any]) -> int:
 
 def _patch(config: dict[str, Any]) -> int:
     """Count the pixels a side that are joined before the first block; Flux.2's come after all."""
-    found: int | None = config.get("patch_size")
-    return found if found and _KINDS[config["_class_name"]].video else 1
+    return int(config.get("patch_size") or 1) if _KINDS[config["_class_name"]].video else 1
 
 
 load, shape = Autoencoder.load, Autoencoder.shape

@@ -51,7 +51,6 @@ class _Encoder(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Give what the arrays depend on: equal descriptions mean equal arrays."""
-        ...
 
 
 class ImageEncoder(_Encoder, Protocol):
@@ -59,14 +58,12 @@ class ImageEncoder(_Encoder, Protocol):
 
     def prepare(self, picture: Picture) -> NDArray[Any]:
         """Preprocess one picture; those whose prepared arrays have one shape are batched."""
-        ...
 
     def encode(self, batch: NDArray[Any], /) -> NDArray[Any]:
         """Turn (N, *prepared shape) into (N, *component shape), in its dtype or a wider one.
 
         Raises MemoryError when the device has no room for the batch; it is then halved.
         """
-        ...
 
 
 class TextEncoder(_Encoder, Protocol):
@@ -74,14 +71,12 @@ class TextEncoder(_Encoder, Protocol):
 
     def prepare(self, caption: str) -> Tokens:
         """Tokenize one caption."""
-        ...
 
     def encode(self, ids: NDArray[np.int64], mask: NDArray[np.uint8], /) -> NDArray[Any]:
         """Turn N rows of tokens into (N, *component shape), in its dtype or a wider one.
 
         Raises MemoryError when the device has no room for the batch; it is then halved.
         """
-        ...
 
 
 class PictureWriter(_Encoder, Protocol):
@@ -92,7 +87,6 @@ class PictureWriter(_Encoder, Protocol):
 
         ``original`` is the image file, if it holds exactly this picture; it may then be kept.
         """
-        ...
 
 
 Encoder = ImageEncoder | TextEncoder

@@ -49,16 +49,14 @@ class Device:
 
     def ready(self, sent: Any) -> tuple[torch.Tensor, ...]:  # noqa: ANN401
         """Give what was sent; computing with it waits until it is there."""
-        found: tuple[torch.Tensor, ...] = sent
-        return found
+        return tuple(sent)
 
     def mark(self) -> Any:  # noqa: ANN401 - only for ``fetch``
         """Mark the end of what is begun by now."""
 
     def fetch(self, choose: Callable[[], torch.Tensor], mark: Any) -> NDArray[np.float32]:  # noqa: ANN401
         """Wait for what was begun before the mark, and copy what is chosen of it to the host."""
-        found: NDArray[np.float32] = choose().float().cpu().numpy()
-        return found
+        return np.asarray(choose().float().cpu())
 
     def put(self, module: nn.Module) -> None:
         """Move a model to the device."""
@@ -107,8 +105,7 @@ class Cuda(Device):
             pinned = torch.empty_like(there, device="cpu", pin_memory=True)
             pinned.copy_(there, non_blocking=True)
         self._copies.synchronize()
-        found: NDArray[np.float32] = pinned.numpy().copy()  # pinned memory is scarce
-        return found
+        return np.array(pinned)  # a copy, because pinned memory is scarce
 
     def take_back(self, module: nn.Module) -> None:
         module.to("cpu")
@@ -128,8 +125,7 @@ def device_of(name: str, models: dict[Any, Any]) -> Device:
 def free_on_cuda(name: str) -> int:
     """Count the bytes of a GPU that are free, or that torch holds and does not use."""
     held = torch.cuda.memory_reserved(name) - torch.cuda.memory_allocated(name)
-    free: int = torch.cuda.mem_get_info(name)[0] + held
-    return free
+    return int(torch.cuda.mem_get_info(name)[0] + held)
 
 
 def choose_device(name: str) -> str:

@@ -23,11 +23,9 @@ class Preparing(Protocol):
 
     def __call__(self, image: Image.Image, box: Box | None = None) -> NDArray[Any]:
         """Prepare a picture in RGB, or the part of it within the box."""
-        ...
 
     def needs(self, width: int, height: int) -> tuple[int, int]:
         """Give the width and height that a picture of this size may be decoded at."""
-        ...
 
 
 class Pixels:

@@ -216,8 +216,7 @@ class Pretrained(ABC):
 
     def run(self, sent: Any) -> Any:  # noqa: ANN401 - the output of a model
         """Run the model once for all encoders of the same ``shares``; a GPU works on after this."""
-        made = self._run(sent)
-        return made, self._device.mark()
+        return self._run(sent), self._device.mark()
 
     def _run(self, sent: Any) -> Any:  # noqa: ANN401
         model = self._model
@@ -240,8 +239,7 @@ class Pretrained(ABC):
         """Wait for this encoder's part of what the model gives."""
         output, mark = made
         choose = partial(self._choose, output)
-        found: NDArray[np.float32] = self._computed(lambda: self._device.fetch(choose, mark))
-        return found
+        return self._computed(lambda: self._device.fetch(choose, mark))
 
     def ways(self) -> list[str]:
         """Name other ways to compute that may be faster here."""

@@ -84,13 +84,11 @@ class TextModel(Pretrained):
 
     @property
     def _is_masked(self) -> bool:
-        found: bool = self.component.settings["attention_mask"]
-        return found
+        return bool(self.component.settings["attention_mask"])
 
     @property
     def _template(self) -> str:
-        found: str = self.component.settings.get("template", "{caption}")
-        return found
+        return str(self.component.settings.get("template", "{caption}"))
 
     @cached_property
     def _layer(self) -> int:
