@@ -86,14 +86,18 @@ class Pass:
 
     def run(self, sent: Any) -> Any:  # noqa: ANN401 - only for ``fetch``
         """Begin to compute."""
-        return self._first.run(sent) if self._in_steps else self._first.encode(*sent)
+        if self._in_steps:
+            return self._first.run(sent)
+        if len(self.encoders) == 1:
+            return {self.components[0]: self._first.encode(*sent)}
+        made = self._first.forward(*sent)
+        return {component: each.take(made) for component, each in self.encoders.items()}
 
     def fetch(self, made: Any, count: int) -> dict[Component, Array]:  # noqa: ANN401
         """Wait for the arrays of each component."""
-        found = {
-            component: each.take(made) if self._in_steps else made
-            for component, each in self.encoders.items()
-        }
+        found: dict[Component, Any] = made
+        if self._in_steps:
+            found = {component: each.take(made) for component, each in self.encoders.items()}
         for component, arrays in found.items():
             if not isinstance(arrays, np.ndarray) or arrays.shape[:1] != (count,):
                 gave = getattr(arrays, "shape", type(arrays).__name__)

@@ -287,7 +287,7 @@ def _work(
     summary.derived, summary.already_complete = outcomes.derived, outcomes.complete
     for name, (inputs, batches) in report.fills.items():
         summary.components[name].batch_fill = round(inputs / batches, 2)
-    summary.encoder_waited = round(report.waited / report.seconds, 4) if report.seconds else 0.0
+    summary.encoder_waited = round(report.idle, 4)
     if request.trial and count:
         summary.trial = report.forecast(summary, count, len(left), len(request.devices))
     if generation is not None:

@@ -22,7 +22,7 @@ from itertools import chain, islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardwright.deriving.batches import BATCH_SIZE
-from shardwright.deriving.making import Maker, Making, Report, joined
+from shardwright.deriving.making import Maker, Making, Report
 from shardwright.deriving.pipeline import ALONE, Sink
 from shardwright.deriving.prepare import Array, Sample
 from shardwright.deriving.results import Committer, Sealer
@@ -115,7 +115,7 @@ def served(making: Making, device: str, sink: Drawing[Any], pictures: int) -> It
     while not sink.ended:
         for messages in maker.run(sink.drawn(), sink, 0, pictures):
             yield from progress.told()
-            yield Idle(f"{os.uname().nodename}:{os.getpid()}", maker.idle)
+            yield Idle(f"{os.uname().nodename}:{os.getpid()}", maker.times.idle)
             yield from messages
     yield from progress.told()
     yield maker.report()
@@ -135,13 +135,8 @@ class Hearing(ABC, Generic[Task]):
         self._keep = keep  # the empty caption
         self._most = max(ALONE, batch_size or BATCH_SIZE)  # samples that a worker has at a time
         self._idle: dict[str, float] = {}
-        self._reports: list[Report] = []
+        self.report = Report()  # what the devices have done
         self._noted = time.monotonic()
-
-    @property
-    def report(self) -> Report:
-        """Say what the devices have done."""
-        return joined(self._reports)
 
     @abstractmethod
     def take(self, message: Any) -> None:  # noqa: ANN401 - what the sink says
@@ -166,7 +161,7 @@ class Hearing(ABC, Generic[Task]):
                     case str():
                         self.progress.say(message)
                     case Report():
-                        self._reports.append(message)
+                        self.report.add(message)
                     case Empties(arrays):
                         self._keep(arrays)
                     case Idle(worker_, part):

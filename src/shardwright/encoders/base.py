@@ -8,11 +8,13 @@ compare provenance, or plan, without loading a model.
 An encoder that needs much memory may have ``bytes_per_number``: the bytes that ``encode`` takes for
 each number of its input. The default batch is then one that fits.
 
-Where a device works beside the host, ``encode(*inputs)`` may be ``take(run(send(*inputs)))``: only
-``take`` waits for the device. The next input is sent and run before it waits, so the device always
-has something to do. Such encoders of one model may share its work: each has ``shares``, an object.
-Of those with the same one, one prepares the input, sends and runs it, and each takes its own array
-from what the model gave.
+Encoders of one model may share its work: each has ``shares``, an object, and ``encode(*inputs)`` is
+``take(forward(*inputs))``. Of encoders with the same ``shares``, one prepares the input and runs
+``forward``, and each takes its own array from what the model gave.
+
+Where a device works beside the host, there are ``run(send(*inputs))`` instead of
+``forward(*inputs)``: neither waits for the device, only ``take`` does. The next input is sent and
+run before ``take`` waits, so the device always has something to do.
 """
 
 from __future__ import annotations
