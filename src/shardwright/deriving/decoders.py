@@ -20,7 +20,6 @@ from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from threading import Lock
 from typing import Any, Generic, NoReturn, ParamSpec, Self, TypeVar
 
 import numpy as np
@@ -120,31 +119,27 @@ class Decoders(Generic[Arguments, Result]):
         return result
 
 
-class Heads:
+class Heads(Decoders[[Extent], Size]):
     """Measures pictures in a process of its own, so that one which kills it is only left out."""
 
     def __init__(self) -> None:
-        self._child, self._lock = _Child(images.measure, copied=True), Lock()
+        super().__init__(images.measure, 1, copied=True)
         self._deadly: dict[str, tuple[str, str]] = {}
 
     def __enter__(self) -> Self:
+        self._idle.put(self._children[0])  # it is started by the first call
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._child.end()
 
     def __call__(self, place: Extent) -> Size:
         """Give the size of a picture, as ``images.measure`` does."""
-        with self._lock:
-            if known := self._deadly.get(str(place)):
-                raise BadImageError(*known)
-            try:
-                size: Size = self._child.run((place,), {})
-            except BadImageError as error:
-                if error.args[0] == DECODER_DIED:
-                    self._deadly[str(place)] = error.args
-                raise
-            return size
+        if known := self._deadly.get(str(place)):
+            raise BadImageError(*known)
+        try:
+            return super().__call__(place)
+        except BadImageError as error:
+            if error.args[0] == DECODER_DIED:
+                self._deadly[str(place)] = error.args
+            raise
 
 
 class _Child:
