@@ -18,35 +18,10 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 import shardwright
-from shardwright.encoders.base import Options, Picture, Tokens
+from shardwright.encoders.base import Options, Tokens
+from shardwright.encoders.preparing import Pixels, Prepares, Preprocessing
 from shardwright.encoders.sketch import load
-from shardwright.encoders.vision import Preprocessing
 from shardwright.recipes import SPECIFICATION, Component
-
-try:
-    from shardwright.encoders.preparing import Pixels, Prepares
-    from shardwright.encoders.vision import Prepared
-except ImportError:  # the source of an earlier commit, in which only methods prepare
-
-    class Prepares:  # type: ignore[no-redef]
-        preparing: Any
-
-        def prepare(self, picture: Picture) -> NDArray[Any]:
-            made: NDArray[Any] = self.preparing(picture)
-            return made
-
-    class Pixels:  # type: ignore[no-redef]
-        def __call__(self, picture: Picture) -> Picture:
-            return picture
-
-    class Prepared:  # type: ignore[no-redef]
-        def __init__(self, preprocessing: Any, rounded: bool) -> None:  # noqa: ANN401
-            self.apply = partial(preprocessing.apply, rounded=rounded)
-
-        def __call__(self, picture: Picture) -> NDArray[Any]:
-            made: NDArray[Any] = self.apply(picture)
-            return made
-
 
 BATCH = 8
 DINO, VAE, T5 = SPECIFICATION.components
@@ -82,9 +57,8 @@ class Sleeper:
 
 
 class DinoSleeper(Prepares, Sleeper):
-    preparing = Prepared(
-        Preprocessing(SIDE, SIDE, Image.Resampling.BILINEAR, 1 / 255, [0.5] * 3, [0.25] * 3),
-        rounded=False,
+    preparing = Preprocessing(
+        *(SIDE, SIDE, Image.Resampling.BILINEAR, 1 / 255, [0.5] * 3, [0.25] * 3), rounded=False
     )
 
 

@@ -25,10 +25,9 @@ from PIL import Image, ImageOps
 from shardwright.deriving import images
 from shardwright.deriving.decoders import Decoders
 from shardwright.deriving.views import View, look
-from shardwright.encoders.preparing import Pixels
-from shardwright.encoders.vision import Prepared, Preprocessing
+from shardwright.encoders.preparing import Pixels, Preprocessing
 from shardwright.recipes import SPECIFICATION
-from shardwright.store.provenance import FAST, FRACTIONS
+from shardwright.store.provenance import FAST
 
 SIDE = 224
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -45,16 +44,15 @@ class Read(NamedTuple):
 
 def views(decode: str | None) -> list[View]:
     """Give what the VAE and DINOv3 see with --fit bucket."""
-    dino = Preprocessing(SIDE, SIDE, Image.Resampling.BILINEAR, 1 / 255, MEAN, STD)
+    dino = Preprocessing(SIDE, SIDE, Image.Resampling.BILINEAR, 1 / 255, MEAN, STD, rounded=False)
     return [
         View(
             fit="bucket",
-            crop=FRACTIONS,
             decode=decode,
             buckets=SPECIFICATION.buckets,
             prepare=prepare,
         )
-        for prepare in (Pixels(), Prepared(dino, rounded=False))
+        for prepare in (Pixels(), dino)
     ]
 
 

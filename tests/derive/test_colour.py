@@ -1,4 +1,4 @@
-"""Colour: profiles are applied, sRGB is left alone, and old stores keep their rule."""
+"""Colour: profiles are applied, sRGB is left alone, and arrays made without stay apart."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from shardwright.cli.derive import describe
-from shardwright.deriving import images, plan
+from shardwright.deriving import images
 from shardwright.encoders.base import Picture
 from shardwright.encoders.preparing import pixels
+from shardwright.errors import ProvenanceError
 from shardwright.progress import Lines
 from shardwright.store.provenance import complete
-from tests.derive.pictures import array_path, gradient, make_images, save, sketch
+from tests.derive.pictures import gradient, make_images, save, sketch
 from tests.derive.profiles import (
     ADOBE,
     ADOBE_GAMMA,
@@ -33,7 +33,7 @@ from tests.derive.profiles import (
     linear,
     rgb_profile,
 )
-from tests.derive.test_derive import balance, provenance
+from tests.derive.test_derive import provenance
 
 ADOBE_PROFILE = rgb_profile(ADOBE, ADOBE_GAMMA)
 PROPHOTO_PROFILE = rgb_profile(PROPHOTO, PROPHOTO_GAMMA)
@@ -175,19 +175,6 @@ def add(folder: Path, name: str, profile: bytes) -> None:
     (folder / f"{name}.txt").write_text(name)
 
 
-def make_old(derived: Path) -> None:
-    """Make a store look as if it had been made before profiles were applied."""
-    path = derived / ".shardwright/provenance.json"
-    found = json.loads(path.read_text())
-    for entry in found["components"].values():
-        entry["settings"].pop("colour", None)
-    path.write_text(json.dumps(found))
-
-
-def made(derived: Path, component: str, image_id: str = "wide") -> bytes:
-    return array_path(derived, component, image_id).read_bytes()
-
-
 def test_the_rule_of_colour_is_in_the_provenance_of_what_is_made_from_pictures(
     tmp_path: Path,
 ) -> None:
@@ -203,84 +190,18 @@ def test_the_rule_of_colour_is_in_the_provenance_of_what_is_made_from_pictures(
     }
 
 
-def test_an_old_store_keeps_its_rule_until_a_component_is_recomputed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_store_whose_profiles_were_ignored_is_refused_until_it_is_recomputed(
+    tmp_path: Path,
 ) -> None:
     folder, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
     sketch(folder, derived)
-    make_old(derived)
-    add(folder, "wide", PROPHOTO_PROFILE)
-    stored, converted = tmp_path / "stored", tmp_path / "converted"
-    for name, profile in (("stored", b""), ("converted", PROPHOTO_PROFILE)):
-        add(tmp_path / f"{name}_images", "wide", profile)
-        sketch(tmp_path / f"{name}_images", tmp_path / name)
-    assert made(stored, "vae") != made(converted, "vae")
-
-    summary = sketch(folder, derived, progress=Lines())
-    balance(summary)
-    assert (summary.derived, summary.already_complete, summary.failed) == (1, 2, 0)
-    ignored = summary.unapplied_profiles["profile_ignored"]
-    assert (ignored.count, ignored.example) == (1, str(folder / "wide.png"))
-    err = capsys.readouterr().err
-    assert f"colour profile ignored in 1 image, for example {folder}/wide.png: " in err
-    assert "Use --recompute dinov3,vae to convert all images to sRGB\n" in err
-    assert "colour" not in provenance(derived)["vae"]["settings"]
-    for component in ("dinov3", "vae"):
-        assert made(derived, component) == made(stored, component)
-
-    summary = sketch(folder, derived, recompute=["vae"])
-    assert summary.components["vae"].made == 3
-    assert summary.unapplied_profiles["profile_ignored"].count == 1, "dinov3 is as it was"
+    path = derived / ".shardwright/provenance.json"
+    found = json.loads(path.read_text())
+    for entry in found["components"].values():
+        entry["settings"].pop("colour", None)
+    path.write_text(json.dumps(found))
+    with pytest.raises(ProvenanceError, match="colour was as_stored, now srgb"):
+        sketch(folder, derived)
+    summary = sketch(folder, derived, recompute=["dinov3", "vae"])
+    assert summary.swapped == ["dinov3", "vae"]
     assert provenance(derived)["vae"]["settings"]["colour"] == "srgb"
-    assert "colour" not in provenance(derived)["dinov3"]["settings"]
-    assert made(derived, "vae") == made(converted, "vae")
-    assert made(derived, "dinov3") == made(stored, "dinov3")
-
-    for component in ("dinov3", "vae"):  # now each by its own rule, of one picture
-        array_path(derived, component, "wide").unlink()
-    capsys.readouterr()
-    summary = sketch(folder, derived, progress=Lines())
-    assert summary.unapplied_profiles["profile_ignored"].count == 1
-    assert "Use --recompute dinov3 to convert all images to sRGB\n" in capsys.readouterr().err
-    assert made(derived, "vae") == made(converted, "vae")
-    assert made(derived, "dinov3") == made(stored, "dinov3")
-
-    summary = sketch(folder, derived, recompute=["dinov3"])
-    assert summary.unapplied_profiles == {}
-    assert made(derived, "dinov3") == made(converted, "dinov3")
-
-
-def test_images_that_an_older_version_derived_are_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
-    for name in ("wide", "wider"):
-        add(folder, name, PROPHOTO_PROFILE)
-    sketch(folder, derived)
-    assert sketch(folder, derived).unapplied_profiles == {}
-    make_old(derived)
-    for dry_run in (True, False):
-        summary = sketch(folder, derived, progress=Lines(), dry_run=dry_run)
-        assert (summary.already_complete, summary.failed) == (4, 0)
-        assert summary.unapplied_profiles["profile_ignored"].count == 2
-        assert not summary.profiles_estimated
-        err = capsys.readouterr().err
-        assert "colour profile ignored in 2 images, for example" in err
-        assert "the dinov3,vae arrays of this store were made without colour profiles. " in err
-
-
-def test_of_many_images_the_profiles_are_estimated_from_some(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plan, "_MEASURED", 2)
-    folder, derived = tmp_path / "images", tmp_path / "derived"
-    for number in range(7):  # of which 0, 3 and 6 are looked at
-        add(folder, f"wide{number}", PROPHOTO_PROFILE if number < 6 else b"")
-    assert not sketch(folder, derived).profiles_estimated
-    make_old(derived)
-    summary = sketch(folder, derived, progress=Lines())
-    assert summary.profiles_estimated
-    ignored = summary.unapplied_profiles["profile_ignored"]
-    assert (ignored.count, ignored.example) == (7 * 2 // 3, str(folder / "wide0.png"))
-    assert "colour profile ignored in about 4 images, for example" in capsys.readouterr().err
-    assert f"profile_ignored: about 4 (for example {folder}/wide0.png)" in describe(summary)

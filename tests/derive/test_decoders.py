@@ -20,8 +20,7 @@ from shardwright.deriving import decoders
 from shardwright.deriving.decoders import Decoders, Heads, children_for, copies_for
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.views import View
-from shardwright.encoders.preparing import Pixels
-from shardwright.encoders.vision import Prepared, Preprocessing
+from shardwright.encoders.preparing import Pixels, Preprocessing
 from shardwright.engine.local import cores
 from shardwright.errors import ShardwrightError
 from tests.commands import children, is_alive, wait_until
@@ -310,7 +309,7 @@ def test_an_image_that_kills_its_decoder_is_a_failure_and_the_rest_goes_on(
 
 def test_looking_at_a_picture_for_the_shipped_encoders_needs_no_torch(tmp_path: Path) -> None:
     save(tmp_path / "a.png", gradient(64, 48))
-    vision = Prepared(Preprocessing(24, 24, 2, 1 / 255, [0.5] * 3, [0.5] * 3), rounded=False)
+    vision = Preprocessing(24, 24, 2, 1 / 255, [0.5] * 3, [0.5] * 3, rounded=False)
     seen = [View(prepare=Pixels()), View(divisors=(8, 8)), View(prepare=vision)]
     with Decoders(decoding.look_and_list, 1) as decode:
         found = decode(str(tmp_path / "a.png"), seen)

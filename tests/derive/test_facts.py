@@ -284,23 +284,3 @@ def test_a_folder_that_could_not_be_read_is_no_failure_once_it_can_be(
     listed.write_text(json.dumps(failure) + "\n")
     sketch(images, derived)
     assert not listed.exists()
-
-
-def test_failures_of_an_earlier_version_with_relative_paths_are_kept(
-    derived: Path, images: Path
-) -> None:
-    old = {
-        "image_id": "lost",
-        "image_path": "somewhere/lost.png",
-        "reason": "broken_image",
-        "detail": "",
-        "components": ["vae"],
-    }
-    (derived / ".shardwright/failures.jsonl").write_text(json.dumps(old) + "\n")
-    sketch(images, derived)
-    assert failures(derived) == [old]
-    (images / "somewhere").mkdir()
-    save(images / "somewhere/lost.png", gradient(64, 64))
-    (images / "somewhere/lost.txt").write_text("found")
-    sketch(images, derived)
-    assert failures(derived) == []

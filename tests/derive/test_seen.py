@@ -12,21 +12,19 @@ from PIL import Image
 
 import shardwright
 from shardwright import derive
-from shardwright.deriving.images import Size
 from shardwright.deriving.views import View, look
 from shardwright.encoders.base import Options
 from shardwright.encoders.sketch import load
 from shardwright.errors import ProvenanceError, UsageError
 from shardwright.recipes import SPECIFICATION
-from shardwright.store.provenance import FAST, FRACTIONS
+from shardwright.store.provenance import FAST
 from tests.commands import run
-from tests.derive.pictures import array_path, gradient, save, store_records
+from tests.derive.pictures import array_path, gradient, store_records
 from tests.derive.test_derive import provenance
 
 DINO, VAE, _ = SPECIFICATION.components
 STORE = Path("store")
-FITTED = View(fit="bucket", crop=FRACTIONS, buckets=SPECIFICATION.buckets)
-PIXEL_CROP = View(fit="bucket", buckets=SPECIFICATION.buckets)
+FITTED = View(fit="bucket", buckets=SPECIFICATION.buckets)
 TABLES = 'extends = "prx"\n[images]\nfit = "bucket"\n'
 
 
@@ -109,39 +107,15 @@ def test_a_vector_of_an_earlier_version_shows_complete_pictures_until_it_is_reco
         sketch(TABLES + '[component.dinov3]\nfit = "original"\n')
 
 
-def test_a_store_with_crops_of_complete_pixels_goes_on_with_them() -> None:
+def test_a_store_with_crops_of_complete_pixels_is_refused_until_it_is_recomputed() -> None:
     sketch(TABLES + '[component.dinov3]\nfit = "original"\n')
     forget("crop")
     add("b", 300, 100)
-    sketch()
-    assert sees("vae", "b", PIXEL_CROP)
-    assert not sees("vae", "b", FITTED)
-    assert store_records(STORE)[1]["crop"] == list(PIXEL_CROP.frame(Size(300, 100)).box)
-    assert all(type(side) is int for side in store_records(STORE)[1]["crop"])
-    sketch(recompute=["dinov3"], recipe="prx", fit="bucket")
-    assert sees("dinov3", "b", PIXEL_CROP), "as the latent that stays"
-    sketch(recompute=["vae"])
-    assert sees("vae", "b", PIXEL_CROP), "as the vector that stays"
-    sketch(recompute=["dinov3", "vae"])
+    with pytest.raises(ProvenanceError, match="vae: crop was pixels, now fractions"):
+        sketch()
+    sketch(recompute=["dinov3", "vae"], recipe="prx", fit="bucket")
     assert sees("vae", "b", FITTED)
     assert sees("dinov3", "b", FITTED)
-
-
-def test_a_recompute_that_an_earlier_version_began_is_continued_as_it_was_begun() -> None:
-    add("b", 300, 100)
-    sketch()
-    Path("images/b.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
-    assert sketch(fit="bucket", recompute=["dinov3", "vae"]).unfinished == ["dinov3", "vae"]
-    path = STORE / ".shardwright/next/.shardwright/provenance.json"
-    document = json.loads(path.read_text())
-    del document["components"]["vae"]["settings"]["crop"]
-    for key in ("fit", "crop"):
-        del document["components"]["dinov3"]["settings"][key]
-    path.write_text(json.dumps(document))
-    save(Path("images/b.png"), gradient(300, 100))
-    assert sketch(recompute=["dinov3", "vae"]).swapped == ["dinov3", "vae"]
-    assert sees("vae", "b", PIXEL_CROP)
-    assert sees("dinov3", "b", View())
 
 
 def test_new_buckets_do_not_concern_a_vector_of_complete_pictures() -> None:

@@ -11,8 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from shardwright.deriving.batches import Batch, Batcher
-from shardwright.deriving.passes import Pass
+from shardwright.deriving.batches import Batch, Batcher, Pass
 from shardwright.deriving.prepare import Sample
 from shardwright.progress import Progress
 from tests.derive.fakes import DINO, VAE, Fake

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shardwright.deriving.batches import Batcher
+from shardwright.deriving.batches import Batcher, Pass, tune
 from shardwright.deriving.images import Size
-from shardwright.deriving.passes import Pass
-from shardwright.deriving.tuning import tune
 from shardwright.encoders.devices import Device
 from shardwright.encoders.pretrained import Pretrained
 from tests.derive.fakes import DINO, Fake, given

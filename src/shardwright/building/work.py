@@ -12,7 +12,7 @@ from shardwright.building import plan
 from shardwright.building.commits import Commit
 from shardwright.building.plan import Plan, Shard
 from shardwright.building.shard import Builder, Progressed, Task
-from shardwright.deriving.passes import Array
+from shardwright.deriving.prepare import Array
 from shardwright.deriving.serving import Hearing
 from shardwright.engine import DeviceEngine
 from shardwright.engine.devices import Death

@@ -316,14 +316,13 @@ def _counts(summary: DeriveSummary) -> str:
             lines.append(f"{name}: {len(paths):,} (for example {shown(paths[0])})")
     lines += change_lines(summary) + facts_lines(summary)
     lines += caption_lines(summary.caption_rows)
-    about = {"profile_ignored": "about "} if summary.profiles_estimated else {}
     for reasons, before in (
         (summary.unused_rows, "unused_rows, "),
         (summary.unapplied_profiles, ""),
         (summary.failed_by_reason, "  "),
         (summary.left_out, "  "),
     ):
-        lines += by_reason(reasons, before, about)
+        lines += by_reason(reasons, before)
     if summary.fit is not None:
         lines.append(f"fit {summary.fit}")
     return "\n".join(lines)

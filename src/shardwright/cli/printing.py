@@ -139,13 +139,10 @@ def decoding_lines(quality: Quality) -> list[str]:
     return lines
 
 
-def by_reason(
-    counts: Mapping[str, Count], before: str = "  ", about: Mapping[str, str] | None = None
-) -> list[str]:
-    """List counts by their reasons; ``about`` marks those that are estimated."""
+def by_reason(counts: Mapping[str, Count], before: str = "  ") -> list[str]:
+    """List counts by their reasons."""
     return [
-        f"{before}{shown(reason)}: {(about or {}).get(reason, '')}{found.count:,} "
-        f"(for example {shown(found.example)})"
+        f"{before}{shown(reason)}: {found.count:,} (for example {shown(found.example)})"
         for reason, found in counts.items()
     ]
 

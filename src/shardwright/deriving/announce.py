@@ -178,32 +178,25 @@ def pruning(paths: list[str], progress: Progress, dry_run: bool) -> None:
 
 def undecided(changes: Changes, request: Request, progress: Progress) -> None:
     """List the images that are not found and are kept, with the command that removes them."""
-    kept, images = changes.undecided, shown(request.images)
-    copied = sorted(path for i, path in kept.items() if i in changes.originals)
-    missing = sorted(path for i, path in kept.items() if i not in changes.originals)
-    if missing:
-        one = len(missing) == 1
+    folder = str(request.images)
+    for is_copy in (False, True):
+        kept = ((i in changes.originals, path) for i, path in changes.undecided.items())
+        paths = sorted(path for copied, path in kept if copied is is_copy)
+        if not paths:
+            continue
+        one = len(paths) == 1
+        found = f"not found. {'It' if one else 'They'} may not have been below {shown(folder)}"
+        removed = _them(paths)
+        if is_copy:
+            found = f"not below {shown(folder)}, but in a folder of which it may be a copy"
+            removed = f"{'its record' if one else 'their records'} and arrays here"
         progress.warn(
-            f"{quantity(len(missing), 'images')} on record {'is' if one else 'are'} not found. "
-            f"{'It' if one else 'They'} may not have been below {images}, so "
+            f"{quantity(len(paths), 'images')} on record {'is' if one else 'are'} {found}, so "
             f"{'it is' if one else 'they are'} kept:"
         )
-        _list(missing, progress)
-        progress.say(f"to remove {_them(missing)}, run {_prune_below(missing, request)}")
-    if copied:
-        one = len(copied) == 1
-        progress.warn(
-            f"{quantity(len(copied), 'images')} on record {'is' if one else 'are'} not below "
-            f"{images}, but in a folder of which it may be a copy, so "
-            f"{'it is' if one else 'they are'} kept:"
-        )
-        _list(copied, progress)
-        them = "its record and arrays" if one else "their records and arrays"
-        progress.say(f"to remove {them} here, run {_prune_below(copied, request)}")
-
-
-def _prune_below(paths: list[str], request: Request) -> str:
-    return commands.prune_below(request.store, str(request.images), paths, update=request.update)
+        _list(paths, progress)
+        remove = commands.prune_below(request.store, folder, paths, update=request.update)
+        progress.say(f"to remove {removed}, run {remove}")
 
 
 def _list(paths: list[str], progress: Progress) -> None:
@@ -242,16 +235,8 @@ def unused_rows(captions: Captions | None, progress: Progress) -> None:
         progress.warn(f"{captions.path}: no captions in this file")
 
 
-def profiles(summary: DeriveSummary, stored: list[Component], progress: Progress) -> None:
+def profiles(summary: DeriveSummary, progress: Progress) -> None:
     """Say which images were not converted to sRGB."""
-    if ignored := summary.unapplied_profiles.get("profile_ignored"):
-        about = "about " if summary.profiles_estimated else ""
-        progress.warn(
-            f"colour profile ignored in {about}{quantity(ignored.count, 'images')}, for example "
-            f"{shown(ignored.example)}: the {_names(stored)} arrays of this store were made "
-            f"without colour profiles. Use --recompute {_names(stored)} to convert all images to "
-            "sRGB"
-        )
     if bad := summary.unapplied_profiles.get("profile_not_usable"):
         progress.warn(
             f"colour profile not usable in {quantity(bad.count, 'images')}, for example "

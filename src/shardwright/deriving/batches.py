@@ -1,18 +1,27 @@
-"""Batches of one shape, encoded in steps that fit into the memory of the device."""
+"""Passes, and the batches that they encode in steps that fit into the memory of the device.
+
+A pass is of encoders that share one input and one forward pass of a model; mostly one alone. It has
+three steps: ``send`` begins to copy a batch to the device, ``run`` begins to compute, and ``fetch``
+waits for the arrays. Of encoders without these steps, ``run`` does everything.
+
+Also faster ways to compute: each is tried once at the start of a run, and the best is used.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from shardwright.deriving.images import Size
-from shardwright.deriving.passes import Array, Pass
-from shardwright.deriving.prepare import Sample, require_mask
+from shardwright.deriving.prepare import Array, Sample, require_mask
+from shardwright.deriving.views import View
+from shardwright.encoders.base import EAGER, Encoder, PictureWriter
+from shardwright.encoders.packages import first_line
 from shardwright.engine import DeviceLostError
 from shardwright.errors import ShardwrightError
 from shardwright.interrupts import at_once
@@ -21,6 +30,92 @@ from shardwright.recipes import ANY, Component, Shape
 
 BATCH_SIZE = 8  # where memory allows
 _PROBE_SIDE = 64
+_LEAST_GAIN = 1.05
+_TIMES = 3
+# How far a way may move the values, by their root mean square: in a deep model, some of the last
+# bits of each step.
+_ROUNDING = {"float32": 2.0**-17, "tf32": 2.0**-10, "bfloat16": 2.0**-6}
+
+
+class Pass:
+    """Encoders that take their arrays from one forward pass."""
+
+    def __init__(self, encoders: Mapping[Component, Any]) -> None:
+        self.encoders = encoders
+        self.components = tuple(encoders)
+        self._first = self.encoders[self.components[0]]
+        self.name = ", ".join(component.name for component in self.components)
+        self.source, self.field = self.components[0].source, self.components[0].field
+        self.device: str = self._first.device
+        # Users' encoders may not have it.
+        self.bytes_per_number: int | None = getattr(self._first, "bytes_per_number", None)
+        self._in_steps = hasattr(self._first, "send")
+
+    def prepare(self, source: Any) -> Any:  # noqa: ANN401 - a picture or a caption
+        """Prepare the input of one sample, for all of them."""
+        return self._first.prepare(source)
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether its model has to make room for others on the device."""
+        return getattr(self._first, "takes_turns", False)
+
+    @property
+    def ways(self) -> list[str]:
+        """Name the ways to compute that may be faster than eager."""
+        return self._first.ways() if hasattr(self._first, "ways") else []
+
+    def use(self, way: str, warn: Callable[[str], None] | None = None) -> None:
+        """Compute in one of the ``ways``, or eager; if it fails, warn and go on in eager."""
+        if way != self._first.way:
+            self._first.use(way)
+        self._first.warn = warn
+
+    @property
+    def dtype(self) -> str:
+        """The precision of a pass that has ``ways``."""
+        return str(self._first.dtype)
+
+    def encode(self, *inputs: Array) -> dict[Component, Array]:
+        """Encode a batch, and give the arrays of each component."""
+        return self.fetch(self.run(self.send(*inputs)), len(inputs[0]))
+
+    def send(self, *inputs: Array) -> Any:  # noqa: ANN401 - only for ``run``
+        """Begin to copy a batch to the device."""
+        return self._first.send(*inputs) if self._in_steps else inputs
+
+    def run(self, sent: Any) -> Any:  # noqa: ANN401 - only for ``fetch``
+        """Begin to compute."""
+        if self._in_steps:
+            return self._first.run(sent)
+        if len(self.encoders) == 1:
+            return {self.components[0]: self._first.encode(*sent)}
+        made = self._first.forward(*sent)
+        return {component: each.take(made) for component, each in self.encoders.items()}
+
+    def fetch(self, made: Any, count: int) -> dict[Component, Array]:  # noqa: ANN401
+        """Wait for the arrays of each component."""
+        found: dict[Component, Any] = made
+        if self._in_steps:
+            found = {component: each.take(made) for component, each in self.encoders.items()}
+        for component, arrays in found.items():
+            if not isinstance(arrays, np.ndarray) or arrays.shape[:1] != (count,):
+                gave = getattr(arrays, "shape", type(arrays).__name__)
+                what = f"{component.name}: encode gave {gave} for {count} inputs"
+                raise ShardwrightError(what, fix="give an array with a row for each input")
+        return found
+
+
+def passes(
+    encoders: Mapping[Component, Encoder | PictureWriter], views: Mapping[Component, View]
+) -> list[Pass]:
+    """Group encoders that share a model and see the same input; pictures are only written."""
+    groups: dict[tuple[int, View | None], dict[Component, Any]] = {}
+    for component, encoder in encoders.items():
+        if component.is_array:
+            shared = id(getattr(encoder, "shares", encoder))
+            groups.setdefault((shared, views.get(component)), {})[component] = encoder
+    return list(map(Pass, groups.values()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,3 +286,71 @@ def require_shape(component: Component, array: Array, size: Size) -> None:
         expected = f"expected {component.dtype} {shape}"
         what = f"{component.name}: the encoder gave {array.dtype} {array.shape}, {expected}"
         raise ShardwrightError(what, fix="use the right model")
+
+
+def tune(
+    through: Pass,
+    batcher: Batcher,
+    size: Size,
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
+    """Use the fastest way to compute a pass, if it gains enough and gives the same values."""
+    progress = batcher.progress
+    if not through.ways:
+        progress.say(f"{through.name}: {EAGER}; nothing here can compile it")
+        return
+    inputs = batcher.full(through, size)
+    try:
+        expected, eager = _timed(through, EAGER, inputs, clock)
+    except MemoryError:
+        if len(inputs[0]) > 1:
+            batcher.halve(through, inputs)
+            tune(through, batcher, size, clock)
+        else:
+            progress.warn(f"{through.name}: {EAGER}; no memory to try other ways")
+        return
+    seconds = {EAGER: eager}
+    for way in through.ways:
+        try:
+            found, took = _timed(through, way, inputs, clock)
+        except ShardwrightError:
+            raise
+        except Exception as error:  # a compiler may raise anything
+            progress.warn(f"{through.name}: {way} does not work here ({first_line(error)})")
+            continue
+        if (apart := _apart(found, expected)) <= _ROUNDING[through.dtype]:
+            seconds[way] = took
+        else:
+            rounding = f"the rounding of {through.dtype}"
+            progress.warn(f"{through.name}: {way} moves values by {apart:.1e}, beyond {rounding}")
+    best = min(seconds, key=seconds.__getitem__)
+    gain = eager / seconds[best]
+    if gain < _LEAST_GAIN:
+        best, others = EAGER, " and ".join(way for way in seconds if way != EAGER)
+        progress.say(f"{through.name}: {EAGER}{f'; {others} gains little' if others else ''}")
+    else:
+        progress.say(f"{through.name}: {best}, {gain:.2f} times as fast as {EAGER}")
+    through.use(best, progress.warn)
+
+
+def _timed(
+    through: Pass, way: str, inputs: tuple[Array, ...], clock: Callable[[], float]
+) -> tuple[Mapping[Component, Array], float]:
+    """Encode in one way: once to compile, then a few times to take the shortest."""
+    with at_once():
+        through.use(way)
+        found, times = through.encode(*inputs), []
+        for _ in range(_TIMES):
+            began = clock()
+            through.encode(*inputs)
+            times.append(clock() - began)
+    return found, min(times)
+
+
+def _apart(found: Mapping[Component, Array], expected: Mapping[Component, Array]) -> float:
+    """Give the largest difference of a component, relative to its values."""
+    return max(
+        float(np.linalg.norm((array - expected[component]).astype(float).ravel()))
+        / float(np.linalg.norm(expected[component].astype(float).ravel()) or 1)
+        for component, array in found.items()
+    )

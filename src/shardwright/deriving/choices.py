@@ -20,7 +20,7 @@ from shardwright.recipes.keys import ENCODERS
 from shardwright.store import content, npy, provenance
 from shardwright.store.folders import array_ids
 from shardwright.store.npy import BadArrayError
-from shardwright.store.provenance import FAST, FRACTIONS, SRGB, Entry, Settings, complete
+from shardwright.store.provenance import FAST, FRACTIONS, SRGB, Entry, Settings
 from shardwright.store.store import Store
 
 
@@ -29,26 +29,23 @@ def choices(
     recipe: Recipe,
     made_with: str,
     kept: Settings | None = None,
-    *,
-    fractions: bool = True,
 ) -> Settings:
     """Give the settings that are not the encoder's: the user's, and the rules of pictures.
 
     ``made_with`` is the set of encoders, ``kept`` are the settings of arrays that are there and
-    stay, ``fractions``: whether crops keep fractions of pixels.
+    stay.
     """
     chosen: Settings = {"encoders": made_with}
     if component.source != "image":
         return chosen
-    chosen["colour"] = complete(kept)["colour"] if kept is not None else SRGB
+    chosen["colour"] = SRGB
     if recipe.decode == FAST:
         chosen["decode"] = FAST
     fit = fit_of(component, recipe, kept)
     if fit is not None:
         chosen["fit"] = fit
     if fit == "bucket":
-        if fractions:
-            chosen["crop"] = FRACTIONS
+        chosen["crop"] = FRACTIONS
         if recipe.buckets != SPECIFICATION.buckets:
             chosen["buckets"] = [str(bucket) for bucket in recipe.buckets]
     return chosen
@@ -59,9 +56,7 @@ def view_of(component: Component, recipe: Recipe, chosen: Settings) -> View:
     fitted = chosen.get("fit") == "bucket"
     divisors = {axis.of: axis.divisor for axis in component.shape if isinstance(axis, Side)}
     return View(
-        colour=chosen["colour"],
         fit=chosen.get("fit", "original"),
-        crop=chosen.get("crop"),
         decode=chosen.get("decode"),
         divisors=(1, 1) if fitted else (divisors.get("width", 1), divisors.get("height", 1)),
         buckets=recipe.buckets if fitted else (),

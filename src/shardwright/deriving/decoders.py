@@ -20,7 +20,6 @@ from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from threading import Lock
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 import numpy as np
@@ -114,45 +113,33 @@ class Decoders(Generic[Arguments, Result]):
             return self.function(*given, **named)
         child = self._idle.get()
         try:
-            result: Result = child.run_twice(given, named)
+            result: Result = child.run(given, named)
         finally:
             self._idle.put(child)
         return result
 
 
-class Heads:
+class Heads(Decoders[[Extent], Size]):
     """Measures pictures in a process of its own, so that one which kills it is only left out."""
 
     def __init__(self) -> None:
-        self._child, self._lock = _Child(images.measure, copied=True), Lock()
-        self._deadly: dict[str, BadImageError] = {}
+        super().__init__(images.measure, 1, copied=True)
+        self._deadly: dict[str, tuple[str, str]] = {}
 
     def __enter__(self) -> Self:
+        self._idle.put(self._children[0])  # it is started by the first call
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._child.end()
 
     def __call__(self, place: Extent) -> Size:
         """Give the size of a picture, as ``images.measure`` does."""
-        with self._lock:
-            if (known := self._deadly.get(str(place))) is not None:
-                raise BadImageError(*known.args)
-            try:
-                size: Size = self._child.run_twice((place,), {})
-            except BadImageError as error:
-                if error.args[0] == DECODER_DIED:
-                    self._deadly[str(place)] = error
-                raise
-            return size
-
-
-class _DiedError(Exception):
-    """A process died; ``error`` is what to raise for it."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
+        if known := self._deadly.get(str(place)):
+            raise BadImageError(*known)
+        try:
+            return super().__call__(place)
+        except BadImageError as error:
+            if error.args[0] == DECODER_DIED:
+                self._deadly[str(place)] = error.args
+            raise
 
 
 class _Child:
@@ -187,33 +174,32 @@ class _Child:
         with suppress(BrokenPipeError, ConnectionResetError):  # the first call says why
             ours.send(self.function)
 
-    def run_twice(self, given: Sequence[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """Run the function; if the process dies, once more."""
-        try:
-            try:
-                return self.run(given, named)
-            except _DiedError:
-                return self.run(given, named)
-        except _DiedError as died:
-            raise died.error from None
-
     def run(self, given: Sequence[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """Give what the function returns, or raise what it raises."""
-        if self.connection is None:
-            self.start()
-        assert self.connection is not None
-        try:
-            if not self.ready and (failure := self.connection.recv()):
-                raise ShardwrightError(f"{_START}: {failure}")
-            self.ready = True
-            self.connection.send((given, named))
-            parts = self.connection.recv()
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            raise self._death() from None
+        """Run the function; if the process dies, once more."""
+        for _ in range(2):
+            try:
+                parts = self._answer(given, named)
+                break
+            except (EOFError, BrokenPipeError, ConnectionResetError):
+                death = self._death()
+        else:
+            raise death
         made, error, trace = _taken(self.arena, parts)
         if error is not None:
             raise error from InWorker(trace)
         return made
+
+    def _answer(self, *call: object) -> list[tuple[int, bool]]:
+        """Give the lengths of the parts of what it made."""
+        if self.connection is None:
+            self.start()
+        assert self.connection is not None
+        if not self.ready and (failure := self.connection.recv()):
+            raise ShardwrightError(f"{_START}: {failure}")
+        self.ready = True
+        self.connection.send(call)
+        parts: list[tuple[int, bool]] = self.connection.recv()
+        return parts
 
     def end(self) -> int | None:
         """End the process, whatever it is doing, and give its exit code."""
@@ -224,14 +210,13 @@ class _Child:
         os.close(self.arena)
         return kill([self.pid])[0]
 
-    def _death(self) -> _DiedError:
+    def _death(self) -> Exception:
+        """Give the error for its death."""
         said = os.pread(self.arena, 1 << 16, 0).decode(errors="replace").strip().splitlines()
-        code = self.end()
-        how = ended_by(code)
+        how = ended_by(self.end())
         if self.ready:
-            detail = f"the process that read it {how}, twice"
-            return _DiedError(BadImageError(DECODER_DIED, detail))
-        return _DiedError(ShardwrightError(": ".join([_START, f"it {how}", *said[-1:]]), fix=_FIX))
+            return BadImageError(DECODER_DIED, f"the process that read it {how}, twice")
+        return ShardwrightError(": ".join([_START, f"it {how}", *said[-1:]]), fix=_FIX)
 
 
 def serve(connection: Connection) -> None:

@@ -189,15 +189,6 @@ def read(place: Extent, colours: Collection[str], scale: int = 1) -> Pictures:
         )
 
 
-def has_other_colours(place: Extent) -> bool:
-    """Whether a picture has a colour profile that changes its colours."""
-    with suppress(BadImageError), _opened(place, head=True) as image:
-        profile = image.info.get("icc_profile")
-        mode = "L" if image.mode.startswith("I") else image.mode
-        return bool(profile) and conversion(profile, mode).apply is not None
-    return False
-
-
 @contextmanager
 def _opened(place: Extent, *, head: bool = False) -> Iterator[Image.Image]:
     """Open a picture, and turn any error into a reason."""

@@ -9,8 +9,7 @@ from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 
 from shardwright import regular
-from shardwright.deriving.passes import Pass
-from shardwright.encoders import devices
+from shardwright.deriving.batches import Pass
 
 CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -49,7 +48,9 @@ def has_bfloat16() -> bool:
 def free_memory(device: str) -> int:
     """Count the free bytes of a device, or all its bytes where only that is known."""
     if device.startswith("cuda"):
-        return devices.free_on_cuda(device)
+        from shardwright.encoders.devices import free_on_cuda  # here, because it needs torch
+
+        return free_on_cuda(device)
     words = _read(MEMINFO).split()
     if "MemAvailable:" not in words:  # not Linux
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -61,8 +62,7 @@ def peak_memory(device: str) -> int:
     if device.startswith("cuda"):
         import torch
 
-        most: int = torch.cuda.max_memory_allocated(device)
-        return most
+        return int(torch.cuda.max_memory_allocated(device))
     most = getrusage(RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most << 10
 

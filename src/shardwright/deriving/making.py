@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 from shardwright import encoders
-from shardwright.deriving import empty, images, machine, prepare
-from shardwright.deriving.batches import BATCH_SIZE, Batcher, try_out
+from shardwright.deriving import images, machine, prepare
+from shardwright.deriving.batches import (
+    BATCH_SIZE,
+    Batcher,
+    Pass,
+    passes,
+    require_shape,
+    try_out,
+    tune,
+)
 from shardwright.deriving.decoders import Decoders, children_for, copies_for
 from shardwright.deriving.order import REACH, Order, shape
-from shardwright.deriving.passes import Array, passes
-from shardwright.deriving.pipeline import Pipeline, Said, Sink
-from shardwright.deriving.prepare import Measuring, Sample
-from shardwright.deriving.tuning import tune
+from shardwright.deriving.pipeline import Pipeline, Said, Sink, Times
+from shardwright.deriving.prepare import Array, Measuring, Sample
+from shardwright.deriving.results import as_stored
+from shardwright.deriving.summary import DeriveSummary, Trial
 from shardwright.deriving.views import View, look
 from shardwright.encoders.base import Encoder, Options, PictureWriter
 from shardwright.encoders.preparing import preparing
+from shardwright.engine.local import cores
+from shardwright.errors import ShardwrightError
 from shardwright.interrupts import at_once
 from shardwright.progress import Progress
 from shardwright.recipes import Component, Recipe
@@ -53,15 +65,47 @@ class Making:
         return {**self.__dict__, "loaded": {}, "guarded": False}
 
 
-class Report(NamedTuple):
-    """What a device has done, and how long it took."""
+@dataclass
+class Report(Times):
+    """What devices have done, and how long it took."""
 
-    seconds: float
-    waited: float  # of these, in which the encoders were idle
-    read: float  # seconds of all readers
-    encode: dict[str, float]  # seconds, by pass
-    fills: dict[str, tuple[int, int]]  # by component: inputs, and the batches they were in
-    memory: dict[str, int]  # the most bytes in use, by device
+    encode: dict[str, float] = field(default_factory=dict)  # seconds, by pass
+    # By component: inputs, and the batches they were in.
+    fills: dict[str, tuple[int, int]] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)  # the most bytes in use, by device
+
+    def add(self, other: Report) -> None:
+        """Add what another device has done."""
+        self.seconds += other.seconds
+        self.waited += other.waited
+        self.read += other.read
+        for name, took in other.encode.items():
+            self.encode[name] = self.encode.get(name, 0) + took
+        for name, (inputs, batches) in other.fills.items():
+            before = self.fills.get(name, (0, 0))
+            self.fills[name] = (before[0] + inputs, before[1] + batches)
+        for device, most in other.memory.items():
+            self.memory[device] = max(self.memory.get(device, 0), most)
+
+    def forecast(self, summary: DeriveSummary, tried: int, left: int, devices: int) -> Trial:
+        """Reckon what the images that are left will take, from what those that were tried took."""
+        made = max(summary.derived, 1)  # those that failed were not encoded
+        read = self.read / tried
+        encode = {name: took / made for name, took in self.encode.items()}
+        reading, encoding = read / cores(), sum(encode.values()) / devices
+        # A device works while the next images are read; a CPU has to do both.
+        on_cpu = self.memory.keys() <= {"cpu"}
+        seconds = left * (reading + encoding if on_cpu else max(reading, encoding))
+        written = sum(part.bytes_written for part in summary.components.values())
+        return Trial(
+            images=summary.derived,
+            left=left,
+            read=round(read, 6),
+            encode={name: round(took, 6) for name, took in encode.items()},
+            memory=self.memory,
+            seconds_left=round(seconds, 3),
+            bytes_left=max(0, summary.bytes_needed - written) if left else 0,
+        )
 
 
 class Maker:
@@ -78,17 +122,17 @@ class Maker:
                     found[component] = encoders.load(making.encoders, component, options, shared)
         self.views = {c: _complete(view, c, found.get(c)) for c, view in making.views.items()}
         self.passes = passes(found, self.views)
-        self._pipelines: list[Pipeline[Any]] = []
+        self.times = Report()
         for each in self.passes:
             if not set(making.work).isdisjoint(each.components):
                 try_out(each)
 
     def empties(self) -> dict[str, Array]:
         """Encode the empty caption; give what is stored, by the suffix of its member."""
-        wanted: Collection[Component] = self.making.empties
         found: dict[str, Array] = {}
         for each in self.passes:
-            found |= empty.encoded(each, [c for c in each.components if c in wanted], self.progress)
+            if wanted := [c for c in each.components if c in self.making.empties]:
+                found |= _empty(each, wanted, self.progress)
         return found
 
     def run(
@@ -115,8 +159,7 @@ class Maker:
                     sample, recipe.texts, self.passes, self.views, decoders, measure, most_lost
                 )
 
-            pipeline = Pipeline(order, read, self._batcher, sink, self.progress)
-            self._pipelines.append(pipeline)
+            pipeline = Pipeline(order, read, self._batcher, sink, self.progress, self.times)
             yield from pipeline.run(total, self._readers(decoders))
 
     def _readers(self, decoders: Decoders[Any, Any]) -> int:
@@ -139,21 +182,11 @@ class Maker:
                     tune(through, batcher, images.Size(bucket.width, bucket.height))
         return batcher
 
-    @property
-    def idle(self) -> float:
-        """The part of the time in which the encoders were idle."""
-        seconds = sum(pipeline.seconds for pipeline in self._pipelines)
-        # The time is that until the last group, and so may be shorter than the present wait.
-        waited = sum(each.waited for each in self._pipelines)
-        return min(1.0, waited / seconds) if seconds else 0.0
-
     def report(self) -> Report:
         """Say what was done."""
         devices = {each.device for each in self.passes} | {"cpu"}
-        return Report(
-            seconds=sum(pipeline.seconds for pipeline in self._pipelines),
-            waited=sum(pipeline.waited for pipeline in self._pipelines),
-            read=sum(pipeline.read_seconds for pipeline in self._pipelines),
+        return replace(
+            self.times,
             encode={each.name: took for each, took in self._batcher.seconds.items() if took},
             fills={
                 component.name: fill
@@ -164,28 +197,39 @@ class Maker:
         )
 
 
-def joined(reports: Sequence[Report]) -> Report:
-    """Add up what several devices have done."""
-    encode, fills, memory = dict[str, float](), dict[str, tuple[int, int]](), dict[str, int]()
-    for report in reports:
-        for name, took in report.encode.items():
-            encode[name] = encode.get(name, 0) + took
-        for name, (inputs, batches) in report.fills.items():
-            before = fills.get(name, (0, 0))
-            fills[name] = (before[0] + inputs, before[1] + batches)
-        for device, most in report.memory.items():
-            memory[device] = max(memory.get(device, 0), most)
-    return Report(
-        seconds=sum(report.seconds for report in reports),
-        waited=sum(report.waited for report in reports),
-        read=sum(report.read for report in reports),
-        encode=encode,
-        fills=fills,
-        memory=memory,
-    )
-
-
 def _complete(view: View, component: Component, encoder: object) -> View:
     """Add what an encoder does to what its component sees."""
     writer: Any = None if component.is_array else encoder
     return replace(view, prepare=preparing(encoder), writer=writer)
+
+
+def _empty(
+    through: Pass, components: Collection[Component], progress: Progress
+) -> dict[str, Array]:
+    """Encode the empty caption; give arrays and masks of some components of a pass, by suffix."""
+    try:
+        with at_once():
+            tokens = through.prepare("")
+            made = through.encode(tokens.ids[None], tokens.mask[None])
+    except ShardwrightError:
+        raise
+    except Exception as error:  # a user's own encoder may not know what to do with it
+        progress.warn(_nothing(through.name, str(error)))
+        return {}
+    found: dict[str, Array] = {}
+    for component in components:
+        (array,) = made[component]
+        require_shape(component, array, images.Size(0, 0))
+        masks = {component.mask.field: tokens.mask} if component.mask else {}
+        stored = as_stored(component, array, masks)
+        if isinstance(stored, str):
+            progress.warn(_nothing(component.name, stored))
+            continue
+        found[component.suffix] = stored
+        if component.mask is not None:
+            found[component.mask.suffix] = np.array(tokens.mask, np.uint8)
+    return found
+
+
+def _nothing(name: str, why: str) -> str:
+    return f"{name}: no embedding of the empty caption: {why}"

@@ -102,9 +102,9 @@ class Earlier:
     def __init__(self, store: Store, moves: Moves) -> None:
         failures = read_failures(store)
         self._tried = (store.state / FAILURES_NAME).stat().st_mtime_ns if failures else 0
-        self._by_path = {failure.image_path: failure for failure in failures}
-        # Their folder may have moved since, or was copied.
-        self._moved = {moves.likely(path): each for path, each in self._by_path.items()}
+        # And whether their folder has moved since, or was copied.
+        self._known = {moves.likely(each.image_path): (each, True) for each in failures}
+        self._known |= {each.image_path: (each, False) for each in failures}
         self._gone = {f.image_id: f for f in failures if is_gone(f.image_path)}
 
     def of_picture(self, source: Source) -> Failure | None:
@@ -133,10 +133,8 @@ class Earlier:
 
     def _find(self, source: Source) -> tuple[Failure | None, bool]:
         """Find the failure of an image, and whether its folder has moved since."""
-        if failure := self._by_path.get(absolute(source.path)):
-            return failure, False
-        if failure := self._moved.get(absolute(source.path)):
-            return failure, True
+        if known := self._known.get(absolute(source.path)):
+            return known
         failure = self._gone.get(source.image_id)
         same = failure and os.path.basename(failure.image_path) == os.path.basename(source.path)
         return (failure if same else None), True
@@ -170,12 +168,9 @@ def write_failures(
     kept = []
     for failure in read_failures(store):
         image, rest = moves.likely(failure.image_path), failure.components
-        # An earlier version wrote relative paths, which may be relative to another folder.
-        tail = "/" + os.path.normpath(image)
-        relative = not os.path.isabs(image)
-        if absolute(image) in there or (relative and any(path.endswith(tail) for path in there)):
+        if image in there:
             rest = [name for name in rest if name not in components]
-        elif not relative and (is_gone(image) or _can_be_listed(image)):
+        elif is_gone(image) or _can_be_listed(image):
             rest = []
         if rest:
             kept.append(msgspec.structs.replace(failure, image_path=image, components=rest))

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Generic, ParamSpec, Protocol, TypeVar
 
 from shardwright.deriving import images
@@ -44,11 +45,24 @@ class Sink(Protocol[Said]):
 
     def check(self, sample: Sample) -> None:
         """Check what was made; ``made`` is then what is stored."""
-        ...
 
     def commit(self, samples: Sequence[Sample]) -> Said:
         """Take a group of checked samples whose turn has come."""
-        ...
+
+
+@dataclass
+class Times:
+    """How long pipelines took."""
+
+    seconds: float = 0.0
+    waited: float = 0.0  # of these, in which the encoders were idle
+    read: float = 0.0  # seconds of all readers
+
+    @property
+    def idle(self) -> float:
+        """The part of the time in which the encoders were idle."""
+        # The time is that until the last group, and so may be shorter than the present wait.
+        return min(1.0, self.waited / self.seconds) if self.seconds else 0.0
 
 
 class Pipeline(Generic[Said]):
@@ -61,12 +75,11 @@ class Pipeline(Generic[Said]):
         batcher: Batcher,
         sink: Sink[Said],
         progress: Progress,
+        times: Times,
     ) -> None:
         self.order, self.read = order, read
         self.batcher, self.sink, self.progress = batcher, sink, progress
-        self.waited = 0.0  # seconds in which the encoders were idle
-        self.seconds = 0.0
-        self.read_seconds = 0.0  # in all reader threads
+        self.times = times
         self._group_size = self._crew_size = batcher.batch_size
         self._has_readers = True
         self._idle = False  # whether the encoders wait for the next group
@@ -78,7 +91,7 @@ class Pipeline(Generic[Said]):
         Without readers, everything happens in this thread. However this ends, what is complete in
         their order is committed.
         """
-        started = noted = now = time.monotonic()
+        noted = now = time.monotonic()
         done = 0
         self._has_readers = readers > 0
         # Left in the opposite order: the readers stop first, and the committer is waited for.
@@ -108,21 +121,16 @@ class Pipeline(Generic[Said]):
                     committed = None
                 done += len(group)
                 last, now = now, time.monotonic()
-                self.seconds = now - started
+                self.times.seconds += now - last
                 self._adapt(len(group), now - last)
-                idle = f"encoder idle {self.waited_part:.0%}"
+                idle = f"encoder idle {self.times.idle:.0%}"
                 self.progress.aside(idle)
                 if now - noted >= _NOTE_EVERY:
                     noted = now
                     self.progress.note(f"{done:,}/{total:,} images, {idle}")
             if committed is not None:
                 yield from self._wait(committed)
-        self.seconds = time.monotonic() - started
-
-    @property
-    def waited_part(self) -> float:
-        """Give the part of the time in which the encoders were idle, until the last group."""
-        return min(1.0, self.waited / self.seconds) if self.seconds else 0.0
+        self.times.seconds += time.monotonic() - now
 
     def _next(self, ahead: _Ahead) -> tuple[list[Sample], list[Batch]]:
         """Gather the crews of the next group of samples, and their batches."""
@@ -140,7 +148,7 @@ class Pipeline(Generic[Said]):
             if not crew:
                 break
             samples += crew
-            self.read_seconds += sum(sample.read_seconds for sample in crew)
+            self.times.read += sum(sample.read_seconds for sample in crew)
             nbytes += sum(sample.nbytes for sample in crew)
         return samples, self.batcher.stack(samples)
 
@@ -188,7 +196,7 @@ class Pipeline(Generic[Said]):
     ) -> Future[Result]:
         began = time.monotonic()
         future = stage.submit(function, *given, **named)
-        self.waited += time.monotonic() - began  # where the stage has no thread of its own
+        self.times.waited += time.monotonic() - began  # where the stage has no thread of its own
         return future
 
     def _wait(self, future: Future[Result]) -> Result:
@@ -196,7 +204,7 @@ class Pipeline(Generic[Said]):
         check()
         while wait([future], POLL).not_done:
             check()
-        self.waited += time.monotonic() - began
+        self.times.waited += time.monotonic() - began
         return future.result()
 
 

@@ -8,9 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from shardwright.deriving import images
 from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside, shared_text
-from shardwright.deriving.images import BadImageError
+from shardwright.deriving.images import BadImageError, Size
 from shardwright.deriving.outcomes import NO_CAPTION, Earlier, Outcomes
 from shardwright.deriving.prepare import (
     Measuring,
@@ -29,10 +28,9 @@ from shardwright.recipes import Component, Selection
 from shardwright.store.facts import TOO_LONG
 from shardwright.store.npy import HEADER_BYTES
 from shardwright.store.records import Record
-from shardwright.summary import Count
 
 _COMPRESSED = 8  # times smaller than its pixels is a picture, or more
-_MEASURED = 256  # images that are opened to estimate the room, or the profiles, of all
+_MEASURED = 256  # images that are opened to estimate the room of all
 
 
 class Plan:
@@ -172,9 +170,8 @@ class Plan:
 
     def _reads_beside(self, number: int, make: tuple[Component, ...]) -> bool:
         """Whether the caption of an image is the one in the text file beside it."""
-        record, row = self.inventory.record(number), self.inventory.given(number)
         needed = CAPTION in self.settings.store.recipe.texts
-        return needed and not self._texts(number, make, record, row)[CAPTION]
+        return needed and not self._sample(number, make).texts[CAPTION]
 
     def _left_out(self, number: int, make: tuple[Component, ...]) -> tuple[str, str] | None:
         """Say why the recipe leaves an image out, as far as that is known before the work."""
@@ -248,19 +245,6 @@ class Plan:
             found += number in planned and bool(new)
         return found
 
-    def count_profiles(self, stored: Collection[Component], outcomes: Outcomes) -> bool:
-        """Count the images whose arrays were made without their colour profile.
-
-        Of many images only some are opened; give whether the count is an estimate.
-        """
-        found = enumerate(self.inventory.sources) if stored else ()
-        there = [source.path for n, source in found if not self.inventory.missing(n, stored)]
-        opened = there[:: max(1, len(there) // _MEASURED)]
-        if hits := list(filter(images.has_other_colours, opened)):
-            count = len(hits) * len(there) // len(opened)
-            outcomes.profiles["profile_ignored"] = Count(count, hits[0])
-        return len(opened) < len(there)
-
     def bytes_needed(self) -> dict[Component, int]:
         """Estimate the room that arrays will take, from some images."""
         needed = {}
@@ -290,7 +274,7 @@ class Plan:
                 text = row.get(component.field) or beside(self.inventory.sources[number])
                 yield int(encoder.prepare(text or "").mask.sum())
 
-    def _sizes(self, component: Component) -> Iterator[images.Size]:
+    def _sizes(self, component: Component) -> Iterator[Size]:
         view = self.settings.view(component)
         for number in self._some(component):
             check()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from shardwright.deriving import captions, images
 from shardwright.deriving.captions import CAPTION, CaptionError, Row
 from shardwright.deriving.images import BadImageError, Size
-from shardwright.deriving.passes import Array, Pass
 from shardwright.deriving.recorded import recorded_size, recorded_text
 from shardwright.deriving.sources import Source
 from shardwright.deriving.views import Look, View
@@ -23,6 +24,10 @@ from shardwright.storage.extents import Extent
 from shardwright.store.facts import TOO_LONG, Decoded, Facts, ImageFile, image_file
 from shardwright.store.records import Record
 
+if TYPE_CHECKING:
+    from shardwright.deriving.batches import Pass
+
+Array = NDArray[Any]
 Looking = Callable[[Extent, Sequence[View]], Look]
 Measuring = Callable[[Extent], Size]
 

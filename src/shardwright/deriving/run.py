@@ -22,31 +22,27 @@ from shardwright.deriving import (
 from shardwright.deriving.captions import Given
 from shardwright.deriving.changes import Changes, first_ids, unknown
 from shardwright.deriving.changes import find as find_changes
-from shardwright.deriving.commit import Committer
 from shardwright.deriving.decoders import Heads
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.making import Maker, Making
 from shardwright.deriving.outcomes import Outcomes, write_failures
-from shardwright.deriving.passes import Array
 from shardwright.deriving.plan import Plan
+from shardwright.deriving.prepare import Array
 from shardwright.deriving.recorded import Moves, named
+from shardwright.deriving.results import Committer
+from shardwright.deriving.serving import Publisher, Worker
 from shardwright.deriving.settings import InForce, Request
 from shardwright.deriving.sources import Source
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary
-from shardwright.deriving.trial import forecast
-from shardwright.deriving.workers import Publisher, Worker
 from shardwright.engine.devices import Devices, alone
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
-from shardwright.recipes import Component
 from shardwright.storage import files
 from shardwright.storage.local import LocalPlace, require_space
 from shardwright.storage.paths import absolute
 from shardwright.store import paths, renames
 from shardwright.store.arrays import write_arrays
-from shardwright.store.provenance import SRGB
-from shardwright.store.store import Store
 
 
 def run(request: Request, progress: Progress) -> DeriveSummary:
@@ -92,11 +88,8 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         masked = [c for c in store.recipe.captions if c.mask or c in request.components]
         settings.load([*layout.work, *(masked if layout.texts else ())])
         empties = settings.load_for_empty(layout.work)
-        views = settings.views()
-        stored = [c for c in request.components if c in views and views[c].colour != SRGB]
         with images.strict():
             summary = _planned(layout, outcomes, changes)
-            summary.profiles_estimated = layout.count_profiles(stored, outcomes)
         announce.work(summary, layout, changes, progress)
         if layout.work:
             announce.odd_buckets(store.recipe, progress)
@@ -137,7 +130,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     summary.failed, summary.failed_by_reason = len(outcomes.failures), outcomes.by_reason()
     summary.require_sum()
     summary.unapplied_profiles = outcomes.profiles
-    announce.profiles(summary, stored, progress)
+    announce.profiles(summary, progress)
     summary.seconds = round(time.monotonic() - started, 3)
     return summary
 
@@ -201,6 +194,7 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
     replaced = layout.replaced_captions()
     gone = changes.gone | changes.undecided | ({} if request.renames else changes.absent)
     pruned = changes.gone if request.prune else {}
+    elsewhere = (c for c in request.store.recipe.components if c.source == "elsewhere")
     renamed = changes.names(inventory.sources) if request.renames else {}
     return DeriveSummary(
         images_found=len(inventory.sources),
@@ -217,7 +211,7 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
                 settings=settings.settings.get(component),
                 elsewhere=component.source == "elsewhere",
             )
-            for component in (*request.components, *_elsewhere(request.store))
+            for component in (*request.components, *elsewhere)
         },
         failed_by_reason=outcomes.by_reason(),
         left_out=outcomes.left_out,
@@ -244,11 +238,6 @@ def _require_room(settings: InForce, needed: int) -> None:
     instead = f"delete {' and '.join(folders)} to do without the old arrays, "
     instead *= bool(folders) and not settings.is_update
     require_space(settings.store.folder, "the arrays need about", needed, instead)
-
-
-def _elsewhere(store: Store) -> list[Component]:
-    """Give the components whose arrays are made by other tools."""
-    return [component for component in store.recipe.components if component.source == "elsewhere"]
 
 
 def _work(
@@ -298,9 +287,9 @@ def _work(
     summary.derived, summary.already_complete = outcomes.derived, outcomes.complete
     for name, (inputs, batches) in report.fills.items():
         summary.components[name].batch_fill = round(inputs / batches, 2)
-    summary.encoder_waited = round(report.waited / report.seconds, 4) if report.seconds else 0.0
+    summary.encoder_waited = round(report.idle, 4)
     if request.trial and count:
-        summary.trial = forecast(report, summary, count, len(left), len(request.devices))
+        summary.trial = report.forecast(summary, count, len(left), len(request.devices))
     if generation is not None:
         missing = generation.missing()
         for component, image_ids in missing.items():

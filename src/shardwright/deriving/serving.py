@@ -3,6 +3,10 @@
 A worker draws tasks, runs their samples through its pipeline, and sends what its sink says of them.
 If a worker dies, its oldest task is run again with its samples one by one; the samples at which a
 worker dies again fail.
+
+The tasks of derive are groups of samples, whose arrays the workers seal. A group is published when
+it is complete and all groups before it are, so the store grows in the order of the images, as on
+one device.
 """
 
 from __future__ import annotations
@@ -13,30 +17,27 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardwright.deriving.batches import BATCH_SIZE
-from shardwright.deriving.making import Maker, Making, Report, joined
-from shardwright.deriving.passes import Array
-from shardwright.deriving.pipeline import ALONE
-from shardwright.deriving.prepare import Sample
-from shardwright.encoders.devices import settle_on
-from shardwright.engine import DeviceEngine
-from shardwright.engine.devices import Death
+from shardwright.deriving.making import Maker, Making, Report
+from shardwright.deriving.pipeline import ALONE, Sink
+from shardwright.deriving.prepare import Array, Sample
+from shardwright.deriving.results import Committer, Sealer
+from shardwright.engine import DONE, DeviceEngine
+from shardwright.engine.devices import Death, Devices
 from shardwright.errors import ShardwrightError
 from shardwright.progress import Progress
+from shardwright.store.arrays import remove_sealed
 
 Task = TypeVar("Task")
 
 _NOTE_EVERY = 10  # seconds
+_LARGEST = 256  # samples in a group
+_SHARES = 8  # groups for each device at least, so that all end at about the same time
 DIED = "worker_died"  # the reason of a sample at which workers die
-
-
-class Told(NamedTuple):
-    """What a worker has to say."""
-
-    text: str
 
 
 class Empties(NamedTuple):
@@ -56,19 +57,19 @@ class _Telling(Progress):
     """Keeps what a worker says until it is sent."""
 
     def __init__(self) -> None:
-        self._told: deque[Told] = deque()
+        self._told: deque[str] = deque()
 
     def say(self, text: str) -> None:
-        self._told.append(Told(text))
+        self._told.append(text)
 
-    def told(self) -> Iterator[Told]:
+    def told(self) -> Iterator[str]:
         """Give what was said since, once."""
         while self._told:
             yield self._told.popleft()
 
 
-class Drawing(ABC, Generic[Task]):
-    """A sink that also draws the tasks whose samples end in it."""
+class Drawing(Sink[list[Any]], Generic[Task]):
+    """A sink that also draws the tasks whose samples end in it; it says DONE after each."""
 
     def __init__(self, tasks: Iterator[Task]) -> None:
         self._tasks, self._held = tasks, list[Task]()
@@ -100,19 +101,13 @@ class Drawing(ABC, Generic[Task]):
     def begin(self, task: Task) -> Iterable[Sample]:
         """Begin a task, and give its samples."""
 
-    @abstractmethod
-    def check(self, sample: Sample) -> None:
-        """Check what was made."""
-
-    @abstractmethod
-    def commit(self, samples: Sequence[Sample]) -> list[Any]:
-        """Take samples whose turn has come; give messages, and DONE after each task."""
-
 
 def served(making: Making, device: str, sink: Drawing[Any], pictures: int) -> Iterator[Any]:
     """Do what a worker does: load the encoders, make all samples that are drawn, and report."""
-    if not making.loaded:  # then this process has no other device
-        settle_on(device)
+    if device.startswith("cuda:") and not making.loaded:  # then this process has no other device
+        import torch
+
+        torch.cuda.set_device(device)  # or it would take memory of the first one too
     progress = _Telling()
     maker = Maker(making, device, progress)
     if making.empties:
@@ -120,7 +115,7 @@ def served(making: Making, device: str, sink: Drawing[Any], pictures: int) -> It
     while not sink.ended:
         for messages in maker.run(sink.drawn(), sink, 0, pictures):
             yield from progress.told()
-            yield Idle(f"{os.uname().nodename}:{os.getpid()}", maker.idle)
+            yield Idle(f"{os.uname().nodename}:{os.getpid()}", maker.times.idle)
             yield from messages
     yield from progress.told()
     yield maker.report()
@@ -140,13 +135,8 @@ class Hearing(ABC, Generic[Task]):
         self._keep = keep  # the empty caption
         self._most = max(ALONE, batch_size or BATCH_SIZE)  # samples that a worker has at a time
         self._idle: dict[str, float] = {}
-        self._reports: list[Report] = []
+        self.report = Report()  # what the devices have done
         self._noted = time.monotonic()
-
-    @property
-    def report(self) -> Report:
-        """Say what the devices have done."""
-        return joined(self._reports)
 
     @abstractmethod
     def take(self, message: Any) -> None:  # noqa: ANN401 - what the sink says
@@ -168,10 +158,10 @@ class Hearing(ABC, Generic[Task]):
         with closing(messages):
             for message in messages:
                 match message:
-                    case Told(text):
-                        self.progress.say(text)
+                    case str():
+                        self.progress.say(message)
                     case Report():
-                        self._reports.append(message)
+                        self.report.add(message)
                     case Empties(arrays):
                         self._keep(arrays)
                     case Idle(worker_, part):
@@ -205,3 +195,126 @@ class Hearing(ABC, Generic[Task]):
             raise ShardwrightError(death.what, fix=death.fix)
         self.progress.warn(f"{death.text}; the images it was working on fail")
         return at
+
+
+class Group(NamedTuple):
+    """Some samples in the order of the images."""
+
+    number: int
+    samples: list[Sample]
+
+
+class Made(NamedTuple):
+    """Sealed samples of a group, in order, from the first that was not sent before."""
+
+    number: int
+    first: int
+    samples: list[Sample]
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What a device does with the groups that it draws."""
+
+    making: Making
+    sealer: Sealer
+    pictures: int  # that it will read, about
+
+    def __call__(self, device: str, groups: Iterator[Group]) -> Iterator[Any]:
+        return served(self.making, device, _Sink(self.sealer, groups), self.pictures)
+
+
+class _Sink(Drawing[Group]):
+    """Seals samples, and says to which group they belong."""
+
+    def __init__(self, sealer: Sealer, groups: Iterator[Group]) -> None:
+        super().__init__(groups)
+        self._sealer = sealer
+        self._open: deque[tuple[Group, int]] = deque()  # groups, and their samples so far
+
+    def is_alone(self, task: Group) -> bool:
+        return task.samples[0].alone
+
+    def begin(self, task: Group) -> Iterable[Sample]:
+        self._open.append((task, 0))
+        return task.samples
+
+    def check(self, sample: Sample) -> None:
+        self._sealer.check(sample)
+
+    def commit(self, samples: Sequence[Sample]) -> list[Any]:
+        self._sealer.seal(samples)
+        waiting, said = deque(samples), list[Any]()
+        while waiting:
+            group, first = self._open.popleft()
+            count = min(len(waiting), len(group.samples) - first)
+            said.append(Made(group.number, first, [waiting.popleft() for _ in range(count)]))
+            if first + count == len(group.samples):
+                said.append(DONE)
+            else:
+                self._open.appendleft((group, first + count))
+        return said
+
+
+class Publisher(Hearing[Group]):
+    """Publishes what workers have sealed, in the order of the images."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        devices: Devices,
+        keep: Callable[[dict[str, Array]], None],
+        progress: Progress,
+        batch_size: int | None,
+    ) -> None:
+        super().__init__(devices, keep, progress, batch_size)
+        self._committer = committer
+        self._given: dict[int, Group] = {}  # and not published
+        self._made: dict[int, list[Sample]] = {}
+        self._next = self._total = 0
+
+    def run(self, worker: Worker, samples: Iterator[Sample], total: int) -> Report:
+        """Make all samples, and say what the devices have done."""
+        self._total, count = total, len(self.devices.names)
+        size = max(1, min(_LARGEST, total // (_SHARES * count)))
+        making = replace(worker.making, reach=2 * size, cores=self.devices.cores_each)
+        worker = replace(worker, making=making, pictures=worker.pictures // count)
+        try:
+            self.hear(worker, self._groups(samples, size))
+        finally:  # no worker is left
+            store = self._committer.store
+            for group in self._given.values():
+                names = ((c, s.source.image_id) for s in group.samples for c in s.make)
+                remove_sealed(store.array(*name) for name in names)
+        return self.report
+
+    def note(self) -> str:
+        outcomes = self._committer.outcomes
+        return f"{outcomes.derived + len(outcomes.failures):,}/{self._total:,} images"
+
+    def take(self, message: Made) -> None:
+        # From there on, because a device that was lost may have sent some of it before.
+        self._made.setdefault(message.number, [])[message.first :] = message.samples
+        while group := self._given.get(self._next):
+            made = self._made.get(self._next, [])
+            if len(made) < len(group.samples):
+                return
+            self._committer.publish(made)
+            del self._given[self._next], self._made[self._next]
+            self._next += 1
+
+    def instead(self, task: Group, death: Death) -> Group:
+        samples = [replace(sample, alone=True) for sample in task.samples]
+        waiting = range(len(self._made.pop(task.number, [])), len(samples))
+        failed = {n for n, sample in enumerate(samples) if sample.failure}
+        for n in self.suspects(death, task.samples[0].alone, waiting, failed):
+            samples[n].failure = (DIED, death.text)
+        self._given[task.number] = Group(task.number, samples)
+        return self._given[task.number]
+
+    def _groups(self, samples: Iterator[Sample], size: int) -> Iterator[Group]:
+        number = 0
+        while part := list(islice(samples, size)):
+            self._given[number] = Group(number, part)
+            yield self._given[number]
+            number += 1

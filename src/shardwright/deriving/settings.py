@@ -17,14 +17,13 @@ from shardwright.deriving.generations import Generation
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.making import Making
 from shardwright.deriving.views import View
-from shardwright.encoders.base import DTYPES, Encoder, Options, PictureWriter
-from shardwright.encoders.devices import every_gpu
+from shardwright.encoders.base import DTYPES, Encoder, Options, PictureWriter, every_gpu
 from shardwright.engine.local import cores
 from shardwright.errors import UsageError
 from shardwright.recipes import Component, Recipe, RecipeFile
 from shardwright.recipes.keys import ENCODERS
 from shardwright.store import provenance
-from shardwright.store.provenance import FRACTIONS, Entry, Settings, complete
+from shardwright.store.provenance import Entry, Settings, complete
 from shardwright.store.store import Store
 
 
@@ -301,28 +300,14 @@ class InForce:
 
     def _choices(self, component: Component) -> Settings:
         """Give the settings that are not the encoder's: the user's, and the rules of pictures."""
-        made_with, fractions = provenance.set_of(self.request.encoders), True
-        if component.source == "image":
-            fractions = self._crops_fractions(component)
-        return choices(
-            component, self.store.recipe, made_with, self._kept(component), fractions=fractions
-        )
+        made_with = provenance.set_of(self.request.encoders)
+        return choices(component, self.store.recipe, made_with, self._kept(component))
 
     def _kept(self, component: Component) -> Settings | None:
         """Give the settings of arrays that are there and stay, or whose recompute is begun."""
         again = component in self.request.recompute
         entry = (self._begun if again else self._used).get(component.name)
         return entry.settings if entry else None
-
-    def _crops_fractions(self, component: Component) -> bool:
-        """Whether crops keep fractions of pixels.
-
-        Not if arrays that stay were not: all arrays of a sample show the same.
-        """
-        own = self._kept(component)
-        kept = [own] if own else map(self._kept, self.store.recipe.pictures)
-        fitted = [each for each in kept if each and each.get("fit") == "bucket"]
-        return all(each.get("crop") == FRACTIONS for each in fitted)
 
 
 def all_devices(

@@ -76,7 +76,6 @@ class DeriveSummary(Summary):
     truncated: dict[str, Truncated] = field(default_factory=dict)  # in this run, by component
     quality: Quality = field(default_factory=Quality)  # of the pictures that were encoded
     unapplied_profiles: dict[str, Count] = field(default_factory=dict)  # of colour
-    profiles_estimated: bool = False  # whether their counts are estimates, from some of the images
     recovered_records: int = 0  # from the journal of a killed run
     bytes_needed: int  # by all components
     free_bytes: int

@@ -26,7 +26,7 @@ from shardwright.recipes import Recipe
 from shardwright.storage import extents
 from shardwright.storage.extents import Extent
 from shardwright.store.facts import Decoded, ImageFile, image_file
-from shardwright.store.provenance import FAST, FRACTIONS, SRGB
+from shardwright.store.provenance import FAST, SRGB
 
 _SCALES = (8, 4, 2)  # that a JPEG can be decoded at, besides 1
 
@@ -60,9 +60,7 @@ class Frame:
 class View:
     """What decides the input of an encoder; equal views of a picture show the same pixels."""
 
-    colour: str = SRGB
     fit: str = "original"
-    crop: str | None = None  # with fit "bucket": FRACTIONS of pixels, or None if it is rounded
     decode: str | None = None  # FAST, or None
     divisors: tuple[int, int] = (1, 1)  # with fit "original": of its width and height
     buckets: tuple[Bucket, ...] = ()  # with fit "bucket"
@@ -83,7 +81,7 @@ class View:
         sides are divided. ``bucket`` takes the largest centred part of the bucket's shape.
         """
         if self.fit == "bucket":
-            return _fitted(size, choose(self.buckets, self.levels, *size), self.crop)
+            return _fitted(size, choose(self.buckets, self.levels, *size))
         width, height = (side - side % by for side, by in zip(size, self.divisors, strict=True))
         if not width or not height:
             detail = f"{size.width}x{size.height} pixels are too few for {self.name}"
@@ -108,7 +106,6 @@ class Look(NamedTuple):
     size: Size  # of the picture in its file, upright
     file: ImageFile | None  # that was read
     unapplied: str | None  # why its colour profile was not applied, if it was not
-    plain: bool  # whether the file holds these pixels, as any reader would see them
     decoded: Decoded  # at the largest scale that was needed
     colour_space: str  # of the file
     animated: bool  # whether only the first of its frames was taken
@@ -130,7 +127,7 @@ def look(place: Extent, views: Sequence[View]) -> Look:
     found: list[Pictures] = []
     for scale in dict.fromkeys(scales):
         those = {n: view for n, view in enumerate(views) if scales[n] == scale}
-        pictures = images.read(place, {view.colour for view in those.values()}, scale)
+        pictures = images.read(place, {SRGB}, scale)
         shown: dict[View, Image.Image] = {}
         for number, view in those.items():
             try:
@@ -148,7 +145,7 @@ def look(place: Extent, views: Sequence[View]) -> Look:
     in_order = tuple(made[number] for number in range(len(views)))
     decoded = Decoded(*first.decoded, first.scale)
     colour, animated = first.colour_space, first.animated
-    return Look(first.size, file, unapplied, first.plain, decoded, colour, animated, in_order)
+    return Look(first.size, file, unapplied, decoded, colour, animated, in_order)
 
 
 def original(place: Extent, file: ImageFile | None) -> bytes | None:
@@ -167,7 +164,7 @@ def left_out(size: Size, recipe: Recipe) -> tuple[str, str] | None:
         return "below_min_side", f"{width}x{height} pixels, and min_side is {limits.min_side}"
     if recipe.fit != "bucket" or (limits.max_upscale, limits.max_crop) == (None, None):
         return None
-    frame = _fitted(size, recipe.bucket_for(*size), FRACTIONS)
+    frame = _fitted(size, recipe.bucket_for(*size))
     upscale, crop = frame.enlarged, frame.cropped(size)
     if limits.max_upscale is not None and upscale > limits.max_upscale:
         detail = f"enlarged {upscale:.2f} times, and max_upscale is {limits.max_upscale}"
@@ -177,40 +174,28 @@ def left_out(size: Size, recipe: Recipe) -> tuple[str, str] | None:
     return None
 
 
-def _fitted(size: Size, bucket: Bucket, crop: str | None) -> Frame:
-    """Find the largest centred part of a bucket's shape."""
+def _fitted(size: Size, bucket: Bucket) -> Frame:
+    """Find the largest centred part of a bucket's shape; it keeps fractions of pixels."""
     target = Size(bucket.width, bucket.height)
-    if crop == FRACTIONS and min(size.width - target.width, size.height - target.height) != 0:
-        wide = min(Fraction(size.width), Fraction(size.height * bucket.width, bucket.height))
-        high = min(Fraction(size.height), Fraction(size.width * bucket.height, bucket.width))
-        x, y = (size.width - wide) / 2, (size.height - high) / 2
-    else:  # where only pixels are cut off, the others stay as they are
-        scale = min(size.width / bucket.width, size.height / bucket.height)
-        wide = Fraction(max(1, min(size.width, round(bucket.width * scale))))
-        high = Fraction(max(1, min(size.height, round(bucket.height * scale))))
-        x, y = Fraction((size.width - wide) // 2), Fraction((size.height - high) // 2)
-    # Of one type in all records: some loaders take that of the first ones for all.
-    number = float if crop == FRACTIONS else int
-    return Frame((number(x), number(y), number(x + wide), number(y + high)), target)
+    wide = min(Fraction(size.width), Fraction(size.height * bucket.width, bucket.height))
+    high = min(Fraction(size.height), Fraction(size.width * bucket.height, bucket.width))
+    x, y = (size.width - wide) / 2, (size.height - high) / 2
+    if (
+        wide == target.width and high == target.height
+    ):  # where only pixels are cut off, the others stay as they are
+        x, y = Fraction(x // 1), Fraction(y // 1)
+    return Frame((float(x), float(y), float(x + wide), float(y + high)), target)
 
 
 def _shown(pictures: Pictures, view: View) -> Image.Image:
     """Cut a picture to its frame, and resize it to the frame's size."""
-    image, frame = pictures.by_colour[view.colour], view.frame(pictures.size)
-    if not frame.is_resized:
-        complete = frame.size == pictures.size  # which may have been decoded at a smaller scale
-        return image if complete else image.crop(_whole(frame.box))
-    box: Box | None = pictures.place(frame.box)
-    if view.crop != FRACTIONS and pictures.scale == 1:
-        if frame.box != (0, 0, *image.size):
-            image = image.crop(_whole(frame.box))
-        box = None
-    return image.resize(frame.size, Image.Resampling.LANCZOS, box)
-
-
-def _whole(box: Box) -> tuple[int, int, int, int]:
-    left, top, right, bottom = map(int, box)
-    return left, top, right, bottom
+    image, frame = pictures.by_colour[SRGB], view.frame(pictures.size)
+    if frame.is_resized:
+        return image.resize(frame.size, Image.Resampling.LANCZOS, pictures.place(frame.box))
+    if frame.size == pictures.size:  # it may have been decoded at a smaller scale
+        return image
+    left, top, right, bottom = map(int, frame.box)
+    return image.crop((left, top, right, bottom))
 
 
 def _made(

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from shardwright.encoders.base import Axes, Encoder, Options, PictureWriter
+from shardwright.encoders.packages import require
 from shardwright.errors import UsageError
 from shardwright.recipes import Component
 from shardwright.recipes.keys import ENCODERS
@@ -40,13 +41,14 @@ def load(
     """
     if not isinstance(choice, str) and component.name in choice:
         return choice[component.name]
-    named = component.encoder
-    sketched = choice == "sketch" and named != PICTURE
-    if not sketched and (named is None or not (isinstance(choice, str) or named == PICTURE)):
+    if choice == "sketch" and component.encoder != PICTURE:
+        module = import_module(f"{__name__}.sketch")
+    elif component.encoder == PICTURE or (component.encoder and isinstance(choice, str)):
+        module = _module(component)
+    else:
         by = f"--encoders {choice}" if isinstance(choice, str) else "encoders"
         what = f"{by}: no encoder for {component.name}"
         raise UsageError(what, fix=f"leave {component.name} out of --components")
-    module = _import("sketch") if sketched else _module(component)
     encoder: Encoder | PictureWriter = module.load(component, options, models)
     return encoder
 
@@ -58,10 +60,8 @@ def shape_of(component: Component, models: dict[Any, Any]) -> Axes:
 
 
 def _module(component: Component) -> ModuleType:
-    named = component.encoder or ""
-    return _import(ENCODERS[named].module if named in ENCODERS else "own")
-
-
-def _import(name: str) -> ModuleType:
     """Import a module only when it is used: the pretrained ones need torch."""
-    return import_module(f"{__name__}.{name}")
+    kind = ENCODERS.get(component.encoder or "")
+    if kind is not None and component.encoder != PICTURE:
+        require(("torch",))
+    return import_module(f"{__name__}.{kind.module if kind else 'own'}")

@@ -7,24 +7,22 @@ the same picture gives the same latent. To look at latents, there is the other h
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from shardwright.encoders.base import Axes, Options, Picture
 from shardwright.encoders.checkpoints import Checkpoint, Layout
-from shardwright.encoders.packages import require
 from shardwright.encoders.preparing import Pixels, Prepares
 from shardwright.encoders.pretrained import Pretrained
 from shardwright.errors import UsageError
 from shardwright.recipes import Component, Side
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
 
 # While a picture is encoded, for each number of it: measured with Flux's, which begins with 128
 # channels. Others are taken to need as much, or more by their own first channels.
@@ -112,6 +110,30 @@ class _Half(Pretrained):
     def _choose(self, made: torch.Tensor) -> torch.Tensor:
         return made
 
+    def _tiled(
+        self,
+        size: tuple[int, int],
+        shape: tuple[int, ...],
+        cell: int,
+        make: Callable[[slice, slice], torch.Tensor],
+    ) -> torch.Tensor:
+        """Make an array of this shape tile by tile, and fade each tile into its neighbours.
+
+        ``make`` gives a tile for rows and columns of a picture of ``size``; each of its numbers is
+        for so many pixels a side as a ``cell`` has. Diffusers' own tiling leaves a last tile of any
+        size, down to one too small to encode.
+        """
+        total = torch.zeros(shape, device=self.device)
+        weight = torch.zeros(shape[2:], device=self.device)
+        for sides in product(*(self.tiling.cuts(length, self._factor) for length in size)):
+            tile = make(*(slice(*side) for side in sides))
+            ramps = (self.tiling.feather(length, cell) for length in tile.shape[2:])
+            feather = torch.from_numpy(np.outer(*ramps)).to(self.device)
+            rows, columns = (slice(start // cell, end // cell) for start, end in sides)
+            total[:, :, rows, columns] += tile * feather
+            weight[rows, columns] += feather
+        return total / weight
+
 
 class Autoencoder(Prepares, _Half):
     """The half that encodes."""
@@ -140,9 +162,7 @@ class Autoencoder(Prepares, _Half):
 
     @staticmethod
     def _strip(module: nn.Module) -> None:
-        from torch.nn import Identity
-
-        module.decoder = Identity()  # half of the weights
+        module.decoder = nn.Identity()  # half of the weights
 
     def _input(self) -> tuple[object, ...]:
         return (self.component.settings.get("tile_above"),)
@@ -157,19 +177,19 @@ class Autoencoder(Prepares, _Half):
 
     @property
     def _format(self) -> torch.memory_format:
-        import torch
-
         return torch.channels_last if self.way == _CHANNELS_LAST else torch.contiguous_format
 
     def _compute(self, model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
         (batch,) = inputs
-        height, width = batch.shape[1:3]
-        one_pass = height * width <= self.tiling.above
-        return (self._latent if one_pass else self._tiled)(model, batch)
+        count, height, width = batch.shape[:3]
+        if height * width <= self.tiling.above:
+            return self._latent(model, batch)
+        shape = (count, *self.component.shape_for(width, height))
+        return self._tiled(
+            (height, width), shape, self._factor, lambda y, x: self._latent(model, batch[:, y, x])
+        )
 
     def _latent(self, model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        import torch
-
         # Contiguous: on a CPU, torch normalises pictures that are stored pixel by pixel with errors
         # of a thousandth, and larger pictures with larger errors.
         pixels = batch.permute(0, 3, 1, 2).contiguous(memory_format=self._format)
@@ -179,30 +199,6 @@ class Autoencoder(Prepares, _Half):
         latent: torch.Tensor = made if isinstance(made, torch.Tensor) else made.mode()
         return (latent.squeeze(2) if video else latent).float()
 
-    def _tiled(self, model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        """Encode tile by tile and fade each into its neighbours.
-
-        Diffusers' own tiling leaves a last tile of any size, down to one too small to encode.
-        """
-        import torch
-
-        count, height, width = batch.shape[:3]
-        factor, tiling = self._factor, self.tiling
-        shape = self.component.shape_for(width, height)
-        total = torch.zeros(count, *shape, device=self.device)
-        weight = torch.zeros(shape[1:], device=self.device)
-        for (top, bottom), (left, right) in product(
-            tiling.cuts(height, factor), tiling.cuts(width, factor)
-        ):
-            tile = self._latent(model, batch[:, top:bottom, left:right])
-            ramps = (tiling.feather(latents, factor) for latents in tile.shape[2:])
-            feather = torch.from_numpy(np.outer(*ramps)).to(self.device)
-            rows = slice(top // factor, bottom // factor)
-            columns = slice(left // factor, right // factor)
-            total[:, :, rows, columns] += tile * feather
-            weight[rows, columns] += feather
-        return total / weight
-
 
 class Decoder(_Half):
     """The half that turns a latent, unscaled, back into a picture."""
@@ -210,7 +206,6 @@ class Decoder(_Half):
     @classmethod
     def load(cls, component: Component, options: Options, models: dict[Any, Any]) -> Self:
         """Load all of it at once: what is wrong with a model is found before the first latent."""
-        require(("torch", cls.library), "--decode needs", "leave --decode out")
         made = super().load(component, options, models)
         made._shared.turns.bring(made._shared)
         return made
@@ -228,41 +223,27 @@ class Decoder(_Half):
 
     @staticmethod
     def _strip(module: nn.Module) -> None:
-        from torch.nn import Identity
-
-        module.encoder = Identity()
+        module.encoder = nn.Identity()
 
     def _compute(self, model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
-        (latents,) = inputs
-        rows, columns = latents.shape[2:]
-        one_pass = rows * columns * self._factor**2 <= self.tiling.above
-        return (self._pixels if one_pass else self._tiled)(model, latents)
+        (latents,), factor = inputs, self._factor
+        height, width = (side * factor for side in latents.shape[2:])
+        if height * width <= self.tiling.above:
+            return self._pixels(model, latents).permute(0, 2, 3, 1)
+
+        def make(rows: slice, columns: slice) -> torch.Tensor:
+            parts = (slice(part.start // factor, part.stop // factor) for part in (rows, columns))
+            return self._pixels(model, latents[:, :, *parts])
+
+        shape = (len(latents), 3, height, width)
+        return self._tiled((height, width), shape, 1, make).permute(0, 2, 3, 1)
 
     def _pixels(self, model: nn.Module, latents: torch.Tensor) -> torch.Tensor:
         video = _KINDS[self.kind].video
         scaled = latents.to(model.dtype)
         made = model.decode(scaled.unsqueeze(2) if video else scaled, return_dict=False)[0]
         pixels: torch.Tensor = made.squeeze(2) if video else made
-        return pixels.float().add(1).mul(127.5).permute(0, 2, 3, 1)
-
-    def _tiled(self, model: nn.Module, latents: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        factor, tiling = self._factor, self.tiling
-        height, width = (side * factor for side in latents.shape[2:])
-        total = torch.zeros(len(latents), height, width, 3, device=self.device)
-        weight = torch.zeros(height, width, 1, device=self.device)
-        for (top, bottom), (left, right) in product(
-            tiling.cuts(height, factor), tiling.cuts(width, factor)
-        ):
-            rows = slice(top // factor, bottom // factor)
-            columns = slice(left // factor, right // factor)
-            tile = self._pixels(model, latents[:, :, rows, columns])
-            ramps = (tiling.feather(pixels, 1) for pixels in tile.shape[1:3])
-            feather = torch.from_numpy(np.outer(*ramps)).to(self.device)[..., None]
-            total[:, top:bottom, left:right] += tile * feather
-            weight[top:bottom, left:right] += feather
-        return total / weight
+        return pixels.float().add(1).mul(127.5)
 
 
 def _factor(checkpoint: Checkpoint, config: dict[str, Any]) -> int:
@@ -279,8 +260,7 @@ def _factor(checkpoint: Checkpoint, config: dict[str, Any]) -> int:
 
 def _patch(config: dict[str, Any]) -> int:
     """Count the pixels a side that are joined before the first block; Flux.2's come after all."""
-    found: int | None = config.get("patch_size")
-    return found if found and _KINDS[config["_class_name"]].video else 1
+    return int(config.get("patch_size") or 1) if _KINDS[config["_class_name"]].video else 1
 
 
 load, shape = Autoencoder.load, Autoencoder.shape

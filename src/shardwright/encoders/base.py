@@ -12,9 +12,9 @@ Encoders of one model may share its work: each has ``shares``, an object, and ``
 ``take(forward(*inputs))``. Of encoders with the same ``shares``, one prepares the input and runs
 ``forward``, and each takes its own array from what the model gave.
 
-Where a device works beside the host, ``forward(*inputs)`` may be ``run(send(*inputs))``: neither
-waits for the device, only ``take`` does. The next input is sent and run before ``take`` waits, so
-the device always has something to do.
+Where a device works beside the host, there are ``run(send(*inputs))`` instead of
+``forward(*inputs)``: neither waits for the device, only ``take`` does. The next input is sent and
+run before ``take`` waits, so the device always has something to do.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ class _Encoder(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Give what the arrays depend on: equal descriptions mean equal arrays."""
-        ...
 
 
 class ImageEncoder(_Encoder, Protocol):
@@ -61,14 +60,12 @@ class ImageEncoder(_Encoder, Protocol):
 
     def prepare(self, picture: Picture) -> NDArray[Any]:
         """Preprocess one picture; those whose prepared arrays have one shape are batched."""
-        ...
 
     def encode(self, batch: NDArray[Any], /) -> NDArray[Any]:
         """Turn (N, *prepared shape) into (N, *component shape), in its dtype or a wider one.
 
         Raises MemoryError when the device has no room for the batch; it is then halved.
         """
-        ...
 
 
 class TextEncoder(_Encoder, Protocol):
@@ -76,14 +73,12 @@ class TextEncoder(_Encoder, Protocol):
 
     def prepare(self, caption: str) -> Tokens:
         """Tokenize one caption."""
-        ...
 
     def encode(self, ids: NDArray[np.int64], mask: NDArray[np.uint8], /) -> NDArray[Any]:
         """Turn N rows of tokens into (N, *component shape), in its dtype or a wider one.
 
         Raises MemoryError when the device has no room for the batch; it is then halved.
         """
-        ...
 
 
 class PictureWriter(_Encoder, Protocol):
@@ -94,7 +89,6 @@ class PictureWriter(_Encoder, Protocol):
 
         ``original`` is the image file, if it holds exactly this picture; it may then be kept.
         """
-        ...
 
 
 Encoder = ImageEncoder | TextEncoder
@@ -128,6 +122,13 @@ def device_names(text: str) -> tuple[str, ...]:
         what = f"--device {text}: not several different devices of one kind"
         raise UsageError(what, fix="give for example cuda:0,cuda:2, or cpu:4 for 4 processes")
     return tuple(names)
+
+
+def every_gpu() -> tuple[str, ...]:
+    """Name all GPUs that CUDA finds."""
+    import torch  # here, because it takes seconds, and not everyone has it
+
+    return tuple(f"cuda:{number}" for number in range(torch.cuda.device_count()))
 
 
 @dataclass(frozen=True)

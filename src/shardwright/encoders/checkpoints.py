@@ -207,8 +207,7 @@ def find(component: Component, layout: Layout, models: dict[Any, Any]) -> Checkp
 
 def _subfolder(component: Component) -> str:
     """Give where the model is in a complete pipeline; a folder may also be just the model."""
-    found: str = component.settings.get("subfolder", "")
-    return found
+    return str(component.settings.get("subfolder", ""))
 
 
 def _tokenizer_of(folder: str) -> str:

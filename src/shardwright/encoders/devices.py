@@ -3,8 +3,6 @@
 A ``Device`` has four steps: ``send`` begins a copy to it, ``ready`` gives what was sent to be
 computed with, ``mark`` says that all is begun that a result needs, and ``fetch`` waits for that
 result, not for what is begun later. Nobody else knows of streams and pinned memory.
-
-torch is imported inside the functions: it takes seconds, and not everyone has it.
 """
 
 from __future__ import annotations
@@ -13,18 +11,17 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import backends, nn
 
+from shardwright.encoders.base import every_gpu
 from shardwright.encoders.packages import first_line
 from shardwright.engine import DeviceLostError
 from shardwright.errors import UsageError
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
 
 Made = TypeVar("Made")
 
@@ -48,22 +45,18 @@ class Device:
 
     def send(self, arrays: Sequence[NDArray[Any]]) -> Any:  # noqa: ANN401 - only for ``ready``
         """Begin to copy arrays to the device, and do not wait for it."""
-        import torch
-
         return tuple(torch.from_numpy(array).to(self.name) for array in arrays)
 
     def ready(self, sent: Any) -> tuple[torch.Tensor, ...]:  # noqa: ANN401
         """Give what was sent; computing with it waits until it is there."""
-        found: tuple[torch.Tensor, ...] = sent
-        return found
+        return tuple(sent)
 
     def mark(self) -> Any:  # noqa: ANN401 - only for ``fetch``
         """Mark the end of what is begun by now."""
 
     def fetch(self, choose: Callable[[], torch.Tensor], mark: Any) -> NDArray[np.float32]:  # noqa: ANN401
         """Wait for what was begun before the mark, and copy what is chosen of it to the host."""
-        found: NDArray[np.float32] = choose().float().cpu().numpy()
-        return found
+        return np.asarray(choose().float().cpu())
 
     def put(self, module: nn.Module) -> None:
         """Move a model to the device."""
@@ -83,13 +76,9 @@ class Cuda(Device):
 
     @cached_property
     def _copies(self) -> torch.cuda.Stream:
-        import torch
-
         return torch.cuda.Stream(self.name)
 
     def send(self, arrays: Sequence[NDArray[Any]]) -> Any:  # noqa: ANN401
-        import torch
-
         with torch.cuda.stream(self._copies):
             # Only from pinned memory a copy runs beside the work of the host.
             pinned = [torch.from_numpy(array).pin_memory() for array in arrays]
@@ -97,8 +86,6 @@ class Cuda(Device):
         return there, self._copies.record_event()
 
     def ready(self, sent: Any) -> tuple[torch.Tensor, ...]:  # noqa: ANN401
-        import torch
-
         tensors: tuple[torch.Tensor, ...]
         tensors, copied = sent
         computing = torch.cuda.current_stream(self.name)
@@ -108,13 +95,9 @@ class Cuda(Device):
         return tensors
 
     def mark(self) -> Any:  # noqa: ANN401
-        import torch
-
         return torch.cuda.current_stream(self.name).record_event()
 
     def fetch(self, choose: Callable[[], torch.Tensor], mark: Any) -> NDArray[np.float32]:  # noqa: ANN401
-        import torch
-
         # Beside the stream that computes, which is busy with the next batch already.
         with torch.cuda.stream(self._copies):
             self._copies.wait_event(mark)
@@ -122,12 +105,9 @@ class Cuda(Device):
             pinned = torch.empty_like(there, device="cpu", pin_memory=True)
             pinned.copy_(there, non_blocking=True)
         self._copies.synchronize()
-        found: NDArray[np.float32] = pinned.numpy().copy()  # pinned memory is scarce
-        return found
+        return np.array(pinned)  # a copy, because pinned memory is scarce
 
     def take_back(self, module: nn.Module) -> None:
-        import torch
-
         module.to("cpu")
         torch.cuda.empty_cache()
 
@@ -144,17 +124,12 @@ def device_of(name: str, models: dict[Any, Any]) -> Device:
 
 def free_on_cuda(name: str) -> int:
     """Count the bytes of a GPU that are free, or that torch holds and does not use."""
-    import torch
-
     held = torch.cuda.memory_reserved(name) - torch.cuda.memory_allocated(name)
-    free: int = torch.cuda.mem_get_info(name)[0] + held
-    return free
+    return int(torch.cuda.mem_get_info(name)[0] + held)
 
 
 def choose_device(name: str) -> str:
     """Turn auto into the best device there is; raise if a named one is not there."""
-    import torch
-
     cuda = every_gpu()
     there = ["cpu", *(["cuda"] if cuda else []), *cuda]
     if torch.backends.mps.is_available():
@@ -167,29 +142,12 @@ def choose_device(name: str) -> str:
     return name
 
 
-def every_gpu() -> tuple[str, ...]:
-    """Name all GPUs that CUDA finds."""
-    import torch
-
-    return tuple(f"cuda:{number}" for number in range(torch.cuda.device_count()))
-
-
-def settle_on(name: str) -> None:
-    """Make a GPU the only one that this process touches, or it would take memory of the first."""
-    if name.startswith("cuda:"):
-        import torch
-
-        torch.cuda.set_device(name)
-
-
 @contextmanager
 def precision(dtype: str) -> Iterator[None]:
     """Let GPUs round the factors of products to TF32, or not; then put torch's globals back.
 
     By default torch rounds those of convolutions, and not those of matrices.
     """
-    from torch import backends
-
     key = "fp32_precision"
     values: tuple[Any, Any] = ("ieee", "tf32")
     convolutions: Any = getattr(backends.cudnn, "conv", None)
@@ -209,8 +167,6 @@ def precision(dtype: str) -> Iterator[None]:
 
 def guard(compute: Callable[[], Made]) -> Made:
     """Compute; raise MemoryError if the device has no room, DeviceLostError if it is gone."""
-    import torch
-
     try:
         return compute()
     except RuntimeError as error:
@@ -225,6 +181,4 @@ def guard(compute: Callable[[], Made]) -> Made:
 
 
 def _out_of_memory(error: RuntimeError) -> bool:
-    import torch
-
     return isinstance(error, torch.OutOfMemoryError) or bool(_NO_MEMORY.search(str(error)))

@@ -23,15 +23,14 @@ _PARTS = ("component", "device")
 
 def load(component: Component, options: Options, models: dict[Any, Any]) -> Encoder:
     """Import the class of a component's encoder, check it, and make one."""
-    name = component.encoder or ""
-    module, attribute = _place(name, component)
+    module, attribute = _place(component)
     kind = _imported(module, attribute, component)
     if not isinstance(kind, type):
         raise _error(component, f"{attribute} of {module} is not a class", "name a class")
     methods = (method for method in _METHODS if not callable(getattr(kind, method, None)))
     _require_none(methods, f"{attribute} of {module} is not an encoder: no method", component)
     try:
-        encoder: Any = kind(component, options)
+        encoder: Encoder = kind(component, options)
     except ShardwrightError:
         raise
     except Exception as error:  # the user's code may raise anything
@@ -39,12 +38,12 @@ def load(component: Component, options: Options, models: dict[Any, Any]) -> Enco
         raise _error(component, what, "correct its __init__") from error
     parts = (part for part in _PARTS if not hasattr(encoder, part))
     _require_none(parts, f"{attribute} of {module} is not an encoder: no attribute", component)
-    found: Encoder = encoder
-    return found
+    return encoder
 
 
-def _place(name: str, component: Component) -> tuple[str, str]:
+def _place(component: Component) -> tuple[str, str]:
     """Give the module and the name of the class."""
+    name = component.encoder or ""
     if ":" in name:
         module, _, attribute = name.partition(":")
         if not all(part.isidentifier() for part in (*module.split("."), attribute)):

@@ -22,8 +22,7 @@ class Factors:
 
     def colours(self, channels: NDArray[Any]) -> NDArray[np.float64]:
         """Turn (places, channels) into (places, 3)."""
-        found: NDArray[np.float64] = (channels @ self.weights + self.bias).clip(0, 1)
-        return found
+        return np.clip(channels @ self.weights + self.bias, 0, 1)
 
     def picture(self, channels: NDArray[Any]) -> Picture:
         """Turn (channels, rows, columns) into a picture of so many rows and columns."""

@@ -188,19 +188,15 @@ class Patches(_PictureSketch):
     model = "colours-of-patches"
 
     def needs(self, width: int, height: int) -> tuple[int, int]:
-        rows, columns = self._grid
-        return columns * _CELL, rows * _CELL
-
-    @property
-    def _grid(self) -> tuple[int, int]:
         count = self.component.shape_for(0, 0)[0]
         rows = max(side for side in range(1, math.isqrt(count) + 1) if count % side == 0)
-        return rows, count // rows
+        return count // rows * _CELL, rows * _CELL
 
     def _sketch(self, image: Image.Image, box: Box | None) -> Floats:
         count, width = self.component.shape_for(0, 0)
-        rows, columns = self._grid
-        small = _centred(_resized(image, box, columns * _CELL, rows * _CELL))
+        across, down = self.needs(*image.size)
+        rows, columns = down // _CELL, across // _CELL
+        small = _centred(_resized(image, box, across, down))
         cells = small.reshape(rows, _CELL, columns, _CELL, 3).swapaxes(1, 2).reshape(count, -1)
         places = np.indices((rows, columns)).reshape(2, count).T / (rows, columns)
         described = np.concatenate([places.astype(np.float32), cells], axis=1)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
 from PIL import Image
+from torch import nn
 
 from shardwright.encoders.base import Axes
 from shardwright.encoders.checkpoints import Checkpoint, Layout
-from shardwright.encoders.preparing import Box, Prepares
+from shardwright.encoders.preparing import Prepares, Preprocessing
 from shardwright.encoders.pretrained import Pretrained
 from shardwright.errors import UsageError
 from shardwright.recipes import Component
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
 
 _PREPROCESSING = "preprocessor_config.json"
 # The class for each model_type; SigLIP2's checkpoints of one resolution call themselves siglip.
@@ -32,81 +28,17 @@ _NAFLEX = ("siglip2", "siglip2_vision_model")
 _SIGLIP = {"hidden_size": 768, "image_size": 224, "patch_size": 16}
 
 
-@dataclass(frozen=True)
-class Preprocessing:
-    """How the checkpoint wants its pictures: resized, perhaps cropped, rescaled and normalised."""
-
-    height: int | None  # to exactly this size,
-    width: int | None
-    resample: int  # numbered as Pillow does
-    rescale: float
-    mean: list[float]
-    std: list[float]
-    shortest_edge: int | None = None  # or in proportion, until the shorter side has this length
-    crop: list[int] | None = None  # height and width of the centre that is kept
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """The height and width of the pixel values."""
-        if self.crop is not None:
-            return self.crop[0], self.crop[1]
-        assert self.height is not None
-        assert self.width is not None
-        return self.height, self.width
-
-    def apply(self, image: Image.Image, box: Box | None, *, rounded: bool) -> NDArray[np.float32]:
-        """Give the pixel values, (3, height, width); resized pixels may be rounded to 8 bits."""
-        left, top, right, bottom = box or (0, 0, *image.size)
-        resample, size = Image.Resampling(self.resample), self.resized(right - left, bottom - top)
-        if rounded:
-            pixels = np.asarray(image.resize(size, resample, box)).transpose(2, 0, 1)
-        else:
-            planes = (plane.convert("F").resize(size, resample, box) for plane in image.split())
-            pixels = np.stack(list(map(np.asarray, planes)))
-        if self.crop is not None:
-            height, width = self.crop
-            top, left = (size[1] - height) // 2, (size[0] - width) // 2
-            pixels = pixels[:, top : top + height, left : left + width]
-        mean, std = (np.array(v, np.float32).reshape(3, 1, 1) for v in (self.mean, self.std))
-        values: NDArray[np.float32] = (pixels * np.float32(self.rescale) - mean) / std
-        return values
-
-    def resized(self, width: float, height: float) -> tuple[int, int]:
-        """Give the width and height to resize to."""
-        if self.shortest_edge is None:
-            assert self.height is not None
-            assert self.width is not None
-            return self.width, self.height
-        shorter = min(height, width)
-        return int(self.shortest_edge * width / shorter), int(self.shortest_edge * height / shorter)
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """Preprocessing as the processors of transformers do it: DINOv3's does not round."""
-
-    preprocessing: Preprocessing
-    rounded: bool
-
-    def __call__(self, image: Image.Image, box: Box | None = None) -> NDArray[np.float32]:
-        """Give the pixel values of an image, or of the part within the box."""
-        return self.preprocessing.apply(image, box, rounded=self.rounded)
-
-    def needs(self, width: int, height: int) -> tuple[int, int]:
-        """Need as many pixels as they are resized to."""
-        return self.preprocessing.resized(width, height)
-
-
 class VisionEncoder(Prepares, Pretrained):
     """A vision transformer."""
 
     layout = Layout(("config.json", _PREPROCESSING), "model")
+    preparing: Preprocessing
     on_cuda = "tf32"
 
     def _begin(self) -> None:
-        self._preprocessing = read_preprocessing(self._checkpoint)
+        found = read_preprocessing(self._checkpoint)
         # DINOv3's processor rescales to floats before it resizes.
-        self.preparing = Prepared(self._preprocessing, rounded=self.component.encoder != "dinov3")
+        self.preparing = replace(found, rounded=self.component.encoder != "dinov3")
         self._patches = self.component.settings["output"] == "patches"
         config = self._checkpoint.read("config.json")
         registers = 0 if self.kind == "Dinov2Model" else config.get("num_register_tokens", 0)
@@ -136,7 +68,8 @@ class VisionEncoder(Prepares, Pretrained):
         return kind, ((height // patch) * (width // patch), hidden)
 
     def describe(self) -> dict[str, Any]:
-        preprocessing = {k: v for k, v in asdict(self._preprocessing).items() if v is not None}
+        settings = asdict(self.preparing).items()
+        preprocessing = {k: v for k, v in settings if v is not None and k != "rounded"}
         output = "patch tokens of last_hidden_state" if self._patches else "pooler_output"
         return self._description(output, preprocessing=preprocessing)
 
@@ -177,7 +110,7 @@ def read_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
         raise UsageError(f"has no {error}", path=path) from None
     except (TypeError, ValueError) as error:
         raise UsageError(str(error), path=path) from None
-    smallest = found.resized(1, 1)
+    smallest = found.needs(1, 1)
     if crop is not None and (crop[0] > smallest[1] or crop[1] > smallest[0]):
         raise UsageError("crops more than it leaves", path=path, fix="download the model again")
     return found

@@ -21,6 +21,7 @@ from PIL import Image
 
 from shardwright.encoders import rgb, sketch
 from shardwright.encoders.base import Options, Picture
+from shardwright.encoders.packages import require
 from shardwright.errors import DamageError, InputMissingError, ShardwrightError, UsageError
 from shardwright.recipes import Component
 from shardwright.recipes.keys import ENCODERS
@@ -134,7 +135,8 @@ def _correlation(shown: list[Picture], pictures: list[Picture]) -> float | None:
 
 
 def _decoded(component: Component, settings: Mapping[str, Any]) -> Preview:
-    from shardwright.encoders.autoencoder import Decoder  # here, because it is rarely wanted
+    require(("torch", "diffusers"), "--decode needs", "leave --decode out")
+    from shardwright.encoders.autoencoder import Decoder  # here, because it needs torch
 
     model, revision = component.settings.get("model"), settings.get("revision")
     if not isinstance(model, str) or not model:

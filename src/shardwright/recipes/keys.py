@@ -350,9 +350,9 @@ ENCODERS = {
     "dinov2": _VISION,
     "dinov3": _VISION,
     "siglip2": _VISION,
-    "t5": Kind("t5", "caption", _TEXT, _LONG),
+    "t5": Kind("text", "caption", _TEXT, _LONG),
     "clip": Kind(
-        *("clip", "caption", (*_TEXT, "output", "layer")),
+        *("text", "caption", (*_TEXT, "output", "layer")),
         {"tokens": 77, "mask": False, "attention_mask": False, "output": "hidden", "layer": -1},
         ("hidden", "pooled", "projected"),
     ),

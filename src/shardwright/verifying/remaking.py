@@ -27,7 +27,6 @@ from shardwright import encoders
 from shardwright.deriving.choices import load, view_of
 from shardwright.deriving.making import Maker, Making
 from shardwright.deriving.results import Results
-from shardwright.deriving.views import View
 from shardwright.encoders.base import DTYPES, Encoder, Options, PictureWriter
 from shardwright.engine.local import cores
 from shardwright.errors import InputMissingError, UsageError
@@ -42,7 +41,7 @@ from shardwright.storage.urls import Location
 from shardwright.store import provenance
 from shardwright.store.arrays import Array, pieces, values
 from shardwright.store.npy import BadArrayError
-from shardwright.store.provenance import Entry, Settings, complete
+from shardwright.store.provenance import Entry, Settings
 
 # The settings that are not the encoder's; what a component sees follows from them.
 _OURS = ("encoders", "colour", "decode", "fit", "crop", "buckets")
@@ -115,7 +114,11 @@ class Remaker:
         # What is in the shards was selected before.
         self.recipe = replace(made.recipe, components=tuple(used.values()), selection=Selection())
         self.components = tuple(self._loaded)
-        self._views = {c: self._view(c) for c in self.components if c.source == "image"}
+        self._views = {
+            component: view_of(component, self.recipe, self.settings[component.name])
+            for component in self.components
+            if component.source == "image"
+        }
         self.following = {c: view for c, view in self._views.items() if c.follows_picture}
         self.results = Results(self.recipe, self.following, keeps=False)
 
@@ -135,11 +138,6 @@ class Remaker:
             loaded=self._loaded,
         )
         return Maker(making, device, progress)
-
-    def _view(self, component: Component) -> View:
-        settings = self.settings[component.name]
-        colour = complete(settings)["colour"]
-        return view_of(component, self.recipe, {**settings, "colour": colour})
 
 
 def _located(component: Component, entry: Entry, file: RecipeFile) -> tuple[RecipeFile, Component]:

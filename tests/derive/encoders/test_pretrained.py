@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from shardwright.deriving import images
+from shardwright.deriving.batches import Pass
 from shardwright.deriving.machine import rooms
-from shardwright.deriving.passes import Pass
 from shardwright.encoders import load
 from shardwright.encoders.autoencoder import Autoencoder, Tiling
 from shardwright.encoders.base import ImageEncoder, Options, Picture, TextEncoder

@@ -64,7 +64,7 @@ def test_a_vector_and_its_patches_come_from_one_pass(tmp_path: Path, calls: Coun
     encoders: list[Any] = [load("pretrained", part, Options(), models) for part in parts]
     vector, patches = encoders
     assert vector.shares is patches.shares
-    given = vector.forward(vector.prepare(picture(64, 48))[None])
+    given = vector.run(vector.send(vector.prepare(picture(64, 48))[None]))
     (one,), (other,) = vector.take(given), patches.take(given)
     assert calls == {"load DINOv3ViTModel": 1, "run DINOv3ViTModel": 1}
     for part, array in zip(parts, (one, other), strict=True):
@@ -90,7 +90,7 @@ def test_of_sd3_each_clip_model_is_loaded_and_run_once(tmp_path: Path, calls: Co
     for names in list(groups.values())[:2]:
         first = encoders[names[0]]
         tokens = first.prepare("a red kite")
-        made = first.forward(tokens.ids[None], tokens.mask[None])
+        made = first.run(first.send(tokens.ids[None], tokens.mask[None]))
         arrays = [encoders[name].take(made)[0] for name in names]
         for name, array in zip(names, arrays, strict=True):
             assert array.shape == recipe.by_name[name].shape

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwright
+from shardwright.deriving.batches import Pass
 from shardwright.deriving.machine import rooms
-from shardwright.deriving.passes import Pass
 from shardwright.encoders import load
 from shardwright.encoders.base import Options
 from shardwright.encoders.contract import picture
 from shardwright.encoders.devices import Device
-from shardwright.encoders.models import Turns
+from shardwright.encoders.pretrained import Turns
 from shardwright.errors import ShardwrightError
 from tests.derive.encoders.models import with_model
 from tests.derive.encoders.plain import encoded
