@@ -1,4 +1,4 @@
-"""A folder that is packed again: what it keeps of its last run, and what is not as it was.
+"""A folder that is packed again: whether it may be, what it keeps, and what is not as it was.
 
 What excludes samples (conditions, lists, the split) is kept until it is dropped by name. What lays
 them out (buckets, limit, shuffle, shard size) is as given now; only a sync goes on with that too.
@@ -6,34 +6,39 @@ them out (buckets, limit, shuffle, shard size) is as given now; only a sync goes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
 
-from shardwright.errors import DamageError, UsageError
+from shardwright.errors import DamageError, ProvenanceError, UsageError
 from shardwright.packing import start
 from shardwright.packing.choice import require_lists
-from shardwright.packing.request import Request
+from shardwright.packing.flags import Request
 from shardwright.packing.start import Start
 from shardwright.packing.targets import Target, recorded
 from shardwright.progress import Progress, quantity
 from shardwright.recipes.split import Split
-from shardwright.shards.format import manifest
+from shardwright.shards.format import consistency
 from shardwright.shards.format.manifest import (
     CONDITIONS,
     IdsFile,
+    Manifest,
     PackSettings,
     Run,
     Unfinished,
 )
-from shardwright.shards.format.parts import parts_of
+from shardwright.shards.format.parts import parts_of, top_folder
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, joined, relative_name
 from shardwright.store import commands
 from shardwright.store.commands import quoted, split_flags
+from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
 from shardwright.text import near
+
+_DIGITS = 12  # of an identity, in an error
 
 
 class Last(NamedTuple):
@@ -55,11 +60,16 @@ class Asked(NamedTuple):
 
 def last_run(request: Request, targets: Sequence[Target]) -> Last | None:
     """Find the last run into the targets; of a part that is packed alone, into any part."""
-    top, found = request.output_dir, start.current_run(target.folder for target in targets)
+    top = top_of(request.output_dir, targets)
+    found = start.current_run(target.folder for target in targets)
     if alone(targets):
-        top = targets[0].folder.absolute().parent
         found = found or start.current_run(parts_of(top).values())
     return None if found is None else Last(top, found, _as_of(request.store, found, top))
+
+
+def top_of(output: Location, targets: Sequence[Target]) -> Location:
+    """Give the folder of all parts, also where one is packed alone."""
+    return targets[0].folder.absolute().parent if alone(targets) else output
 
 
 def alone(targets: Sequence[Target]) -> bool:
@@ -129,7 +139,10 @@ def announce(
 ) -> None:
     """Report what is kept of the last run, and what is not as it was."""
     if last is None:
-        if asked.way == "overwrite" and any(_is_damaged(target.folder) for target in targets):
+        try:
+            for target in targets if asked.way == "overwrite" else ():
+                start.last_in(target.folder)
+        except DamageError:
             progress.warn(
                 f"{asked.output}: its manifest is damaged, so the conditions, lists and split of "
                 "the last run are unknown, and only those given now apply"
@@ -193,21 +206,76 @@ def _from_here(settings: PackSettings, folder: Location, top: Location) -> PackS
     return msgspec.structs.replace(settings, **lists)
 
 
-def _is_damaged(folder: Location) -> bool:
-    try:
-        manifest.load_unfinished(folder)
-        manifest.load_manifest(folder)
-    except DamageError:
-        return True
-    return False
-
-
 def overwrite(store: Store, top: Location) -> str:
     """Write the command that packs all of a folder again, with the same selection and layout."""
-    found = recorded(top)
     flags: list[str] = []
-    if found is not None:
-        last, settings = found
-        last = msgspec.structs.replace(last, settings=settings)
-        flags = _as_of(store, last, top).flags(store.folder, top)
+    if (found := recorded(top)) is not None:
+        run, settings = found
+        run = msgspec.structs.replace(run, settings=settings)
+        flags = _as_of(store, run, top).flags(store.folder, top)
     return commands.pack(store, top, "--overwrite", *flags)
+
+
+def require_same_store(
+    store: Store, store_id: str | None, begin: Start, output: Location, top: Location
+) -> None:
+    """Raise if shards that stay, or the run to resume, are of a store with another identity."""
+    known = begin.store_ids
+    if known and store_id not in known:
+        is_other = f" (identity {store_id[:_DIGITS]})" if store_id else ", which has no identity"
+        raise UsageError(
+            f"was packed from another store (identity {known[-1][:_DIGITS]}), not from "
+            f"{store.folder}{is_other}, so nothing was written",
+            path=output,
+            fix=_replace_or_go(store, output, top),
+        )
+
+
+def require_same_jsonl(store: Store, begin: Start, output: Location, top: Location) -> None:
+    """Raise if they are of another JSONL of the store, which may hold out samples."""
+    if others := [name for name in begin.jsonls if name != jsonl_name(store)]:
+        before = [str(store.of(name).jsonl) for name in others]
+        only = "only " * (len(others) < len(begin.jsonls))
+        give = "" if only or others[1:] else f"give --jsonl {quoted(before[0])}; "
+        what = f"was packed from {' and '.join(before)}, not {only}from {store.jsonl}"
+        fix = give + _replace_or_go(store, output, top)
+        raise UsageError(f"{what}, so nothing was written", path=output, fix=fix)
+
+
+def jsonl_name(store: Store) -> str:
+    """Give the path of the JSONL as a run records it."""
+    return relative_name(store.jsonl, store.folder)
+
+
+def _replace_or_go(store: Store, output: Location, top: Location) -> str:
+    fix = "give another --output-dir"
+    if place_at(output).can_replace:
+        fix = f"to replace its shards, run {overwrite(store, top)}; or {fix}"
+    return fix
+
+
+def require_same_kind(
+    store: Store, entries: Mapping[str, Entry], base: Manifest, output: Location, progress: Progress
+) -> None:
+    """Raise if the store's arrays were made with other settings than those of the shards kept.
+
+    Where the settings are not recorded, warn.
+    """
+    if not base.shards:
+        return
+    if names := consistency.unknown_settings(base, entries):
+        progress.warn(
+            f"{output}: the settings of {' and '.join(names)} are recorded only for the shards or "
+            "only for the store; check that they are the same"
+        )
+    if listed := consistency.other_recipe(base, store.recipe):
+        made = f"its shards were made with another recipe ({listed})"
+    elif listed := consistency.other_settings(base, entries):
+        made = f"its arrays were made with other settings ({listed})"
+    else:
+        return
+    fix = "give another --output-dir, with all flags of the last run"
+    if place_at(output).can_replace:
+        command = overwrite(store, top_folder(output, base.runs[-1].settings))
+        fix = f"to pack all of it again, run {command}; or run that with another --output-dir"
+    raise ProvenanceError(f"{made}, so nothing was written", path=output, fix=fix)

@@ -14,8 +14,7 @@ import xxhash
 
 from shardwright import regular
 from shardwright.errors import InputMissingError, ShardwrightError, UsageError
-from shardwright.packing.groups import read_groups
-from shardwright.packing.staying import Staying, find_staying, packed_in
+from shardwright.packing.groups import Staying, find_staying, packed_in, read_groups
 from shardwright.recipes import Recipe, Selection
 from shardwright.shards.format.manifest import IdsFile, PackSettings
 from shardwright.storage.files import absence, explained

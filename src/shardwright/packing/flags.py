@@ -1,22 +1,41 @@
-"""The flags that choose samples, checked: ``pack`` and ``build`` share them."""
+"""What a run is asked for, checked; ``build`` shares the flags that choose samples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from shardwright.buckets import is_bucket
+from shardwright.engine import Engine
 from shardwright.errors import UsageError
 from shardwright.packing.choice import ids_file as file_of
 from shardwright.recipes.split import Split, choose_split
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.shards.format.parts import recorded_split
 from shardwright.storage.urls import Location, relative_name
+from shardwright.store.store import Store
 from shardwright.store.where import parse
 from shardwright.validate import integer, names, place_or_none
 
 NONE = "none"  # drops what excludes samples; a file of that name is ./none
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a run of pack is asked for."""
+
+    store: Store
+    output_dir: Location
+    settings: PackSettings  # as far as the flags say
+    given: Mapping[str, Any]  # those of them that were given; with ``none``, empty
+    way: str | None  # overwrite, resume, append or sync, where shards may be there already
+    sha256: bool
+    ignore_space: bool
+    dry_run: bool
+    progress_every: int
+    engine: Engine
 
 
 def read_settings(

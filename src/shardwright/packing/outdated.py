@@ -12,7 +12,7 @@ import os
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import xxhash
@@ -46,7 +46,6 @@ class Packed:
     ids: Sequence[str]
     replaced: bool = False  # an interrupted run may have replaced it already
     changes: Mapping[str, str] = field(default_factory=dict)  # what that had found, by sample
-    named: bool = True  # its JSONL is known; if not, what is not in this one may be in another
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,13 @@ class Comparison:
         """Count the samples that have changed or are removed."""
         return self.changed.total + self.removed.total
 
+    def add(self, other: Comparison) -> None:
+        """Add what is of another folder."""
+        self.shards += other.shards
+        self.moved |= other.moved
+        self.changed.merge(other.changed)
+        self.removed.merge(other.removed)
+
 
 def newer(source: os.stat_result, shard: os.stat_result | Stat, moved: bool = True) -> bool:
     """Whether a file may have been written, or moved there, after a shard.
@@ -87,16 +93,8 @@ def newer(source: os.stat_result, shard: os.stat_result | Stat, moved: bool = Tr
 
 
 def of_jsonl(name: str, packed: Iterable[Packed], runs: Sequence[Run]) -> list[Packed]:
-    """Give the shards that were packed from a JSONL, or may be: earlier versions did not say.
-
-    Those of a build are from none.
-    """
-    found = []
-    for shard in packed:
-        run = runs[shard.entry.run]
-        if run.jsonl in (name, None) and not run.is_build:
-            found.append(replace(shard, named=run.jsonl is not None))
-    return found
+    """Give the shards that were packed from a JSONL; those of a build are from none."""
+    return [shard for shard in packed if runs[shard.entry.run].jsonl == name]
 
 
 def compare(
@@ -153,7 +151,7 @@ def compare(
             if sample is None:
                 if name in reasons and lists(name):
                     result.not_ready.add(reasons[name], name)
-                elif shard.named:
+                else:
                     result.removed.add("not_selected" if name in reasons else "record_gone", name)
             elif not stays(sample) and not elsewhere(sample):
                 result.removed.add("not_selected", name)

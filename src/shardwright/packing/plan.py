@@ -80,6 +80,7 @@ class Plan:
         """Count the records that are not ready, by reason."""
         return self.checked.skipped(self.scan)
 
+    @cached_property
     def digest(self) -> str:
         """Sum up the settings and every sample with its record and sizes, in order."""
         hasher = xxhash.xxh3_128(msgspec.json.encode(self.settings))

@@ -8,36 +8,39 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
-from functools import partial
 
 import msgspec
+import xxhash
 from msgspec import UNSET
 
 from shardwright.engine import Engine
 from shardwright.errors import (
+    DamageError,
     NoSpaceError,
     ShardExistsError,
-    ShardwrightError,
     SourceChangedError,
     StorageError,
 )
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
-from shardwright.packing import known
+from shardwright.packing.jobs import Job
 from shardwright.packing.plan import Plan, Shard
 from shardwright.packing.start import existing
 from shardwright.packing.write import ShardToWrite, make_task, write_shard
 from shardwright.progress import Milestones, Progress, quantity, size
 from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format import index, manifest, records, sums
+from shardwright.shards.format.empty import empty_faults, empty_folder, empty_members
 from shardwright.shards.format.manifest import Manifest, Run, ShardEntry, Unfinished
 from shardwright.shards.format.moving import remove_stage
 from shardwright.shards.format.names import bucket_folder, existing_buckets, leftovers
-from shardwright.shards.format.writer import entry_of, names_of, publish
+from shardwright.shards.format.writer import names_of, publish
 from shardwright.storage import files
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, local, names
+from shardwright.store import commands
 from shardwright.store.provenance import Entry
+from shardwright.store.store import Store
 from shardwright.version import __version__
 
 _CHUNK = 1 << 20
@@ -69,57 +72,16 @@ def refuse(output: Location, found: Sequence[Location], only: Collection[str]) -
     )
 
 
-def finished(output: Location, plan: Plan) -> dict[str, ShardEntry]:
-    """Find the planned shards that are already there, complete and with the planned samples."""
-    look = partial(_finished, output, plan)
-    entries = place_at(output).each(look, plan.shards)
-    return {entry.path: entry for entry in entries if entry is not None}
+def write(job: Job, *, sha256: bool, engine: Engine, progress: Progress) -> list[ShardEntry]:
+    """Write and publish the shards that a job has to write.
 
-
-def _finished(output: Location, plan: Plan, shard: Shard) -> ShardEntry | None:
-    check()
-    path = output / index.index_name(shard.path)
-    try:
-        data = files.read(path)
-        head = index.decode(data, path).head
-        # An earlier version wrote no such file, and then the shard has none.
-        beside = records.checksum(output, shard.path) if head.records_xxh3 else None
-        there = (output / shard.path).stat()
-        store, ids = plan.scan.store, [plan.scan.ids[sample] for sample in shard.samples]
-        paths = (store.array(row, image_id) for image_id in ids for row in store.recipe.components)
-        recomputed = max(os.stat(path).st_ctime_ns for path in paths) > there.st_ctime_ns
-    except (OSError, ShardwrightError):
-        return None
-    planned = (ids, shard.path, shard.bytes, shard.bytes)
-    if recomputed or beside != head.records_xxh3:
-        return None
-    if (head.ids, head.shard, head.bytes, there.st_size) != planned:
-        return None
-    return entry_of(head, data)
-
-
-def write(
-    plan: Plan,
-    shards: Sequence[Shard],
-    output: Location,
-    *,
-    prefix: str,
-    replaced: Collection[str],
-    keep: Collection[str],
-    way: str,
-    sha256: bool,
-    engine: Engine,
-    progress: Progress,
-) -> list[ShardEntry]:
-    """Write and publish some shards of a plan; ``prefix`` is before their names in reports.
-
-    ``way`` is the flag that packs them again if the store has changed.
-
-    A new bucket's shards appear one by one. In a bucket whose old shards are ``replaced``, the new
-    ones keep their temporary names until all are complete. Then the manifest, which lists the old
-    ones, is removed, the new ones get their names, and the remaining old ones are removed, except
-    those to ``keep``.
+    A new bucket's shards appear one by one. In a bucket whose old shards are replaced, the new ones
+    keep their temporary names until all are complete. Then the manifest, which lists the old ones,
+    is removed, the new ones get their names, and the remaining old ones are removed, except those
+    that stay.
     """
+    plan, shards, output = job.layout, job.todo, job.folder
+    replaced, keep = job.start.replaced, job.stay
     place = place_at(output)
     remove_leftovers(output)
     if place.can_replace:
@@ -133,7 +95,7 @@ def write(
     etags: dict[str, str] = {}
     given: dict[str, Shard] = {}  # tasks that were given to workers, and are not done
     held: dict[str, list[ShardEntry]] = {bucket: [] for bucket in remaining}
-    facts = known.Places(plan.scan, (sample for shard in shards for sample in shard.samples))
+    facts = plan.scan.fact_places(sample for shard in shards for sample in shard.samples)
 
     def tasks() -> Iterator[ShardToWrite]:
         for shard in shards:
@@ -159,7 +121,7 @@ def write(
                 entries.append(entry)
                 if milestones.reached(len(entries)):
                     progress.note(
-                        f"{prefix}{entry.path} {quantity(entry.samples, 'samples')}, "
+                        f"{job.target.prefix}{entry.path} {quantity(entry.samples, 'samples')}, "
                         f"{len(entries)}/{quantity(len(shards), 'shards')}"
                     )
     except BaseException as error:
@@ -176,7 +138,7 @@ def write(
             fix = f"make room and run the same pack with --resume{kept}"
             raise NoSpaceError(what, path=error.path, fix=fix) from error
         if isinstance(error, SourceChangedError):
-            fix = f"run the same pack with --resume, or if that is refused with {way}"
+            fix = f"run the same pack with --resume, or if that is refused with {job.way}"
             raise SourceChangedError(error.what, path=error.path, fix=fix) from error
         raise
     _require_as_sent(output, entries, place.replaced(etags))
@@ -267,6 +229,45 @@ def _folders(output: Location, bucket: str) -> tuple[Location, Location]:
     """Give the folders of a bucket's indexes and records, and of its shards."""
     name = bucket_folder(bucket)
     return output / STATE_FOLDER / index.INDEX_FOLDER / name, output / name
+
+
+def read_empty(store: Store) -> dict[str, bytes]:
+    """Read what a store has for the empty caption, by suffix; raise if it is damaged."""
+    members = empty_members(store.recipe)
+    found = files.read_existing({suffix: store.empty(suffix) for suffix in members})
+    for suffix, what in empty_faults(found, store.recipe):
+        fix = f"delete it and run {commands.derive(store)}"
+        raise DamageError(f"is damaged ({what})", path=store.empty(suffix), fix=fix)
+    return found
+
+
+def publish_empty(output: Location, base: Manifest, wanted: Mapping[str, bytes]) -> dict[str, str]:
+    """Put the empty caption beside the shards; give the checksums for the manifest.
+
+    That of shards that stay is kept, and only what is missing is added.
+    """
+    folder = empty_folder(output)
+    there = files.read_existing({name: folder / name for name in names(folder)})
+    listed = base.empties() if base.shards else {}
+    kept = {name: data for name, data in there.items() if listed.get(name) == _checksum(data)}
+    new = {**wanted, **kept}
+    if any(new.get(name) != data for name, data in there.items()):
+        manifest.remove_manifest(output)  # it may list what is replaced now
+    for name in there.keys() - new.keys():
+        files.remove(folder / name)
+    for name, data in new.items():
+        if there.get(name) != data:
+            files.make_folder(folder)
+            files.write(folder / name, data)
+    if new:
+        files.sync_folder(folder)  # also what a killed run did not sync
+    else:
+        files.remove_empty_folders(folder)
+    return {name: _checksum(new[name]) for name in sorted(new)}
+
+
+def _checksum(data: bytes) -> str:
+    return xxhash.xxh3_64_hexdigest(data)
 
 
 def finish(

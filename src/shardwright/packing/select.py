@@ -7,12 +7,10 @@ from array import array
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import NamedTuple
 
 from shardwright.engine import Engine
 from shardwright.errors import UsageError
-from shardwright.packing import known as known_facts
 from shardwright.packing.choice import Choice, MinSide, group_text
 from shardwright.packing.scan import Excerpt, Scan
 from shardwright.packing.summary import Counts
@@ -139,7 +137,6 @@ class _Task(NamedTuple):
     samples: Excerpt
     conditions: list[Condition | MinSide]
     group: str | None
-    facts: array[int] | None  # where they are, if a condition asks for them
 
 
 class _Answer(NamedTuple):
@@ -156,14 +153,13 @@ def _read(
     """Read all records; raise for a field that none of them has: a typing mistake."""
     found, fields, hiding = _Read(), set[str](), set[str]()
     progress.phase("select", len(samples), "records")
-    places = known_facts.Places(scan, samples) if choice.asks_facts else None
+    places = scan.fact_places(samples) if choice.asks_facts else None
     tasks = (
         _Task(
             first,
-            scan.excerpt(batch := samples[first : first + _BATCH]),
+            scan.excerpt(samples[first : first + _BATCH], places),
             choice.conditions,
             choice.group,
-            places.of(batch) if places else None,
         )
         for first in range(0, len(samples), _BATCH)
     )
@@ -201,15 +197,12 @@ def _look(task: _Task) -> Iterator[_Answer]:
     """Look at every record of a batch."""
     fails, groups, fields, hiding = array("i"), list[str | None](), set[str](), set[str]()
     samples, store = task.samples, task.samples.store
-    beside = (
-        repeat(None) if task.facts is None else known_facts.read(store, samples.ids, task.facts)
-    )
-    for (_, line), one in zip(samples.lines(), beside, strict=False):
+    for (_, line), one in zip(samples.lines(), samples.known(), strict=True):
         try:
             record = records.parse(line)
         except BadRecordError:  # skipped when it is checked
             record = {}
-        if record and task.facts is not None:  # a column of the same name goes first
+        if record and samples.fact_places is not None:  # a column of the same name goes first
             computed = facts.fields(record, one, store.recipe)
             hiding |= computed.keys() & record.keys()
             record = computed | record

@@ -14,15 +14,15 @@ from msgspec import UNSET, UnsetType
 
 from shardwright.engine import Engine
 from shardwright.errors import OutdatedError, UsageError
+from shardwright.packing.again import jsonl_name
 from shardwright.packing.check import Checked, reasons, require_ready
 from shardwright.packing.choice import Choice
 from shardwright.packing.jobs import Job
-from shardwright.packing.origin import jsonl_name
 from shardwright.packing.outdated import Compared, Comparison, compare, of_jsonl
 from shardwright.packing.plan import Again
 from shardwright.packing.scan import Scan
 from shardwright.packing.select import Selected
-from shardwright.packing.start import Start, only
+from shardwright.packing.start import Start, restricted
 from shardwright.packing.targets import Target
 from shardwright.progress import Progress, quantity
 from shardwright.shards.format.manifest import Before
@@ -47,13 +47,12 @@ def follow(
     followed, total = [], Comparison()
     anywhere = set(selected.order)
     for target, start in zip(targets, starts, strict=True):
-        part = target.part
-        asked = anywhere if part is None else set(selected.of_part(selected.order, part))
+        own = None if target.part is None else set(selected.of_part(selected.order, target.part))
         result = compare(
             target.folder,
             start.packed,
             found,
-            asked.__contains__,
+            (anywhere if own is None else own).__contains__,
             engine,
             progress,
             lists=lambda name: choice.fault(name, None) is None,
@@ -61,12 +60,7 @@ def follow(
         )
         require_ready(found.store, result.not_ready)
         followed.append(_followed(start, result))
-        total.shards += result.shards
-        total.moved |= result.moved
-        sums = ((total.changed, result.changed), (total.removed, result.removed))
-        for summed, counts in sums:
-            for reason, count in counts.items():
-                summed.add(reason, count.example, count.count)
+        total.add(result)
     staying = {sample for shard in total.shards for sample in shard.samples}
     selected.order = [sample for sample in selected.order if sample not in staying]
     selected.packed_before = len(staying)
@@ -77,21 +71,16 @@ def _followed(start: Start, result: Comparison) -> Start:
     buckets: dict[str, list[Compared]] = {}
     for shard in result.shards:
         buckets.setdefault(shard.entry.bucket, []).append(shard)
-    kept, again, counts = [], [], {}
+    kept, again = [], []
     for bucket, shards in buckets.items():
-        numbered = _numbered(shards)
-        counts[bucket] = len(numbered)
-        for number, shard in numbered.items():
+        for number, shard in _numbered(shards).items():
             if shard.outdated or number != shard_number(shard.entry.path):
                 again.append(Again(bucket, number, shard.samples, shard.entry.path))
             else:
                 kept.append(shard.entry)
-    packed = [
-        replace(shard, changes=compared.changes)
-        for shard, compared in zip(start.packed, result.shards, strict=True)
-    ]
-    base = only(start.base, kept)
-    return replace(start, base=base, packed=packed, again=again, first_numbers=counts)
+    pairs = zip(start.packed, result.shards, strict=True)
+    packed = [replace(shard, changes=compared.changes) for shard, compared in pairs]
+    return replace(start, base=restricted(start.base, kept), packed=packed, again=again)
 
 
 def _numbered(shards: Sequence[Compared]) -> dict[int, Compared]:

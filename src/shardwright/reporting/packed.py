@@ -145,11 +145,9 @@ class Packings:
                 why = f"a build into {where} was interrupted, or is still running"
                 return None, f"{why}; to finish it, run the same shardwright build again"
             if note and note.store in (None, relative_name(store.folder, one.folder)):
-                before = note.base.jsonls() if note.base else []
-                other = ["--other-jsonl"] if before and note.jsonl not in (None, *before) else []
                 packed_from = store if note.jsonl is None else store.of(note.jsonl)
                 top = top_folder(one.folder, note.settings)
-                flags = ["--resume", *note.settings.flags(store.folder, top), *other]
+                flags = ["--resume", *note.settings.flags(store.folder, top)]
                 why = f"a run that packs into {where} was interrupted, or is still running"
                 return commands.pack(packed_from, top, *flags), why
         groups = self._groups()
