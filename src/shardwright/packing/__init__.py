@@ -59,7 +59,7 @@ def pack(
     """
     # Here, to keep the import of the package and --help fast.
     from shardwright.engine.ray import ray_of, tasks_on
-    from shardwright.packing.flags import Request, bucket_names, read_settings
+    from shardwright.packing.choice import Request, bucket_names, read_settings
     from shardwright.packing.run import run
     from shardwright.storage.place import place_at
     from shardwright.store.folders import holds_shards

@@ -14,8 +14,7 @@ import msgspec
 
 from shardwright.errors import DamageError, ProvenanceError, UsageError
 from shardwright.packing import start
-from shardwright.packing.choice import require_lists
-from shardwright.packing.flags import Request
+from shardwright.packing.choice import Request, require_lists
 from shardwright.packing.start import Start
 from shardwright.packing.targets import Target, recorded
 from shardwright.progress import Progress, quantity

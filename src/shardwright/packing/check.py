@@ -45,9 +45,12 @@ class _Found(NamedTuple):
 class Checked:
     """What the checks found, by sample: which are packed, and which are invalid."""
 
-    def __init__(self, samples: int, components: int) -> None:
+    def __init__(self, scan: Scan) -> None:
+        samples, components = len(scan.ids), len(scan.store.recipe.components)
         self.chosen: list[int] = []  # in the order in which they are packed
         self.invalid: dict[int, str] = {}  # and why
+        self.ready_records = scan.ready_records  # but those
+        self.skipped = deepcopy(scan.skipped)  # and those
         self._components = components
         self._sizes = array("Q", [0]) * (components * samples)
         self._times = array("q", [0]) * (components * samples)
@@ -71,13 +74,6 @@ class Checked:
         self.json_sizes[sample] = found.json_size
         self.line_hashes[sample] = found.line_hash
 
-    def skipped(self, scan: Scan) -> Counts:
-        """Count the records that are not ready, by reason."""
-        skipped = deepcopy(scan.skipped)
-        for sample, reason in self.invalid.items():
-            skipped.add(reason, scan.ids[sample])
-        return skipped
-
     def _of(self, sample: int) -> slice:
         return slice(sample * self._components, (sample + 1) * self._components)
 
@@ -94,7 +90,7 @@ def check(
 
     Those that are packed ``again``, into their shard, are beside the limit and must be valid.
     """
-    checked = Checked(len(scan.ids), len(scan.store.recipe.components))
+    checked = Checked(scan)
     order = [*again, *order]
     wanted = len(order) if limit is None else min(len(again) + limit, len(order))
     progress.phase("check", wanted, "samples")
@@ -111,7 +107,9 @@ def check(
                     else:
                         checked.note(sample, result)
                 progress.advance(len(found))
-        checked.invalid |= sorted(invalid.items())  # so that the report is the same for any workers
+        for sample, reason in sorted(invalid.items()):  # the same for any number of workers
+            checked.invalid[sample] = reason
+            checked.skipped.add(reason, scan.ids[sample])
         checked.chosen += [sample for sample in drawn if sample not in invalid]
     faults = Counts()
     for sample in again:
@@ -119,6 +117,7 @@ def check(
             faults.add(checked.invalid[sample], scan.ids[sample])
     require_ready(scan.store, faults)
     checked.chosen = checked.chosen[len(again) :]
+    checked.ready_records -= len(checked.invalid)
     return checked
 
 

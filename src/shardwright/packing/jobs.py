@@ -163,8 +163,6 @@ def summarize(
 
     ``synced`` is what a sync found.
     """
-    skipped = checked.skipped(scan)
-    ready = scan.ready_records - len(checked.invalid)
     buckets, parts = _tables(jobs, checked)
     new = {job.target.prefix + shard.path for job in jobs for shard in job.todo}
     kept = [shard for job in jobs for shard in job.layout.shards if shard.path in job.kept]
@@ -180,9 +178,9 @@ def summarize(
         pack = again.overwrite(scan.store, top_folder(output, jobs[0].layout.settings))
     return PackSummary(
         total_records=scan.total_records,
-        ready_records=ready,
-        skipped_incomplete=skipped.total,
-        unopened_records=ready - len(checked.chosen),
+        ready_records=checked.ready_records,
+        skipped_incomplete=checked.skipped.total,
+        unopened_records=checked.ready_records - len(checked.chosen),
         written_samples=sum(entry.samples for entry in buckets.values()),
         written_shards=len(new),
         written_bytes=sum(entry.bytes for entry in buckets.values()),
@@ -197,7 +195,7 @@ def summarize(
         derive_command=derive,
         pack_command=pack,
         seconds=round(time.monotonic() - started, 3),
-        skipped_by_reason=dict(skipped),
+        skipped_by_reason=dict(checked.skipped),
         buckets=buckets,
         left_out=dict(selected.left_out),
         packed_before=selected.packed_before + finished,

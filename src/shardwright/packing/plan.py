@@ -18,7 +18,6 @@ from shardwright.buckets import Bucket
 from shardwright.interrupts import check
 from shardwright.packing.check import Checked
 from shardwright.packing.scan import Scan
-from shardwright.packing.summary import Counts
 from shardwright.recipes import SPECIFICATION
 from shardwright.recipes.compare import differences
 from shardwright.shards.format import tar
@@ -69,16 +68,6 @@ class Plan:
     def bytes(self) -> int:
         """Count the bytes of all shards."""
         return sum(shard.bytes for shard in self.shards)
-
-    @property
-    def ready_records(self) -> int:
-        """Count the records that are ready, as far as checked."""
-        return self.scan.ready_records - len(self.checked.invalid)
-
-    @cached_property
-    def skipped(self) -> Counts:
-        """Count the records that are not ready, by reason."""
-        return self.checked.skipped(self.scan)
 
     @cached_property
     def digest(self) -> str:

@@ -27,8 +27,7 @@ from shardwright.packing.again import (
     require_same_store,
 )
 from shardwright.packing.check import check
-from shardwright.packing.choice import read_choice
-from shardwright.packing.flags import Request
+from shardwright.packing.choice import Request, read_choice
 from shardwright.packing.groups import Staying
 from shardwright.packing.jobs import Job, foreseen, job_of, summarize
 from shardwright.packing.plan import plan

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from shardwright.engine import Engine
 from shardwright.errors import UsageError
-from shardwright.packing.choice import Choice, MinSide, group_text
+from shardwright.packing.choice import Choice, group_text
 from shardwright.packing.scan import Excerpt, Scan
 from shardwright.packing.summary import Counts
 from shardwright.progress import Progress, quantity
@@ -57,9 +57,9 @@ def select(
     ``known`` are the ids that are packed already, when shards are appended. ``--bucket`` is for new
     samples, and not for those that are ``packed`` in shards that follow the store.
     """
-    samples, read = scan.ready(), _Read()
+    samples, fails, groups = scan.ready(), dict[int, str](), dict[int, str]()
     if choice.conditions or choice.group:
-        read = _read(scan, samples, choice, engine, progress)
+        fails, groups = _read(scan, samples, choice, engine, progress)
     _warn_of_lists(scan, choice, progress)
     settings, order, alone = choice.settings, array("I"), list[int]()
     found = Selected(order)
@@ -67,7 +67,7 @@ def select(
         found.parts, found.numbers = settings.split.names, array("H", [0]) * len(scan.ids)
     for sample in samples:
         image_id = scan.ids[sample]
-        fault = choice.fault(image_id, read.fails.get(sample))
+        fault = choice.fault(image_id, fails.get(sample))
         if image_id in known:
             found.packed_before += 1
             found.unselected.update([sample] if fault else [])
@@ -75,7 +75,7 @@ def select(
         if settings.buckets and scan.buckets[sample] not in settings.buckets:
             fault = fault if image_id in packed else "--bucket"
         if settings.split is not None and fault is None:
-            group = read.groups.get(sample)
+            group = groups.get(sample)
             part = str(choice.part_of(image_id, group))
             found.numbers[sample] = found.parts.index(part)
             fault = None if part in parts else "--split"
@@ -107,14 +107,6 @@ def _shuffled(order: array[int], seed: int | None) -> array[int]:
     return array("I", shuffled.tobytes())
 
 
-@dataclass
-class _Read:
-    """What the records say, by sample."""
-
-    fails: dict[int, str] = field(default_factory=dict)  # the first condition that does not hold
-    groups: dict[int, str] = field(default_factory=dict)  # the group, if there is one
-
-
 def _warn_of_lists(scan: Scan, choice: Choice, progress: Progress) -> None:
     """Warn of ids in a list that stand for no sample: they may be spelt wrong."""
     lists = {"--ids-file": choice.ids or (), "--exclude-ids-file": choice.excluded}
@@ -135,7 +127,7 @@ def _warn_of_lists(scan: Scan, choice: Choice, progress: Progress) -> None:
 class _Task(NamedTuple):
     first: int
     samples: Excerpt
-    conditions: list[Condition | MinSide]
+    conditions: list[Condition]
     group: str | None
 
 
@@ -149,16 +141,20 @@ class _Answer(NamedTuple):
 
 def _read(
     scan: Scan, samples: Sequence[int], choice: Choice, engine: Engine, progress: Progress
-) -> _Read:
-    """Read all records; raise for a field that none of them has: a typing mistake."""
-    found, fields, hiding = _Read(), set[str](), set[str]()
+) -> tuple[dict[int, str], dict[int, str]]:
+    """Give the first condition that a sample fails, and its group, from all records.
+
+    Raise for a field that none of them has: a typing mistake.
+    """
+    failed, groups, fields, hiding = dict[int, str](), dict[int, str](), set[str](), set[str]()
+    texts, conditions = list(choice.conditions), list(choice.conditions.values())
     progress.phase("select", len(samples), "records")
     places = scan.fact_places(samples) if choice.asks_facts else None
     tasks = (
         _Task(
             first,
             scan.excerpt(samples[first : first + _BATCH], places),
-            choice.conditions,
+            conditions,
             choice.group,
         )
         for first in range(0, len(samples), _BATCH)
@@ -166,11 +162,11 @@ def _read(
     with closing(engine.run(_look, tasks)) as answers:
         for answer in answers:
             batch = samples[answer.first : answer.first + _BATCH]
-            fails = zip(batch, answer.fails, strict=True)
-            found.fails |= {s: str(choice.conditions[n]) for s, n in fails if n != _NONE}
-            found.groups |= {
-                s: g for s, g in zip(batch, answer.groups, strict=True) if g is not None
-            }
+            for sample, number, group in zip(batch, answer.fails, answer.groups, strict=True):
+                if number != _NONE:
+                    failed[sample] = texts[number]
+                if group is not None:
+                    groups[sample] = group
             fields |= answer.fields
             hiding |= answer.hiding
             progress.advance(len(batch))
@@ -190,7 +186,7 @@ def _read(
         if meant in asked and name in fields:
             what = f"means the {meant} of a sample. For the column of that name, write `{name}`"
             progress.warn(f"--where: {name} {what}")
-    return found
+    return failed, groups
 
 
 def _look(task: _Task) -> Iterator[_Answer]:

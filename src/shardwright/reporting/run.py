@@ -68,7 +68,7 @@ def look(
     checked = check(found, list(found.ready()), None, engine, progress)
     layout = plan(found, checked, checked.chosen, settings, {})
     ready = {found.ids[sample] for sample in checked.chosen}
-    others, stage1 = not_ready(store, ready) if layout.skipped else ({}, 0)
+    others, stage1 = not_ready(store, ready) if checked.skipped else ({}, 0)
     components = {
         component.name: _component(row, store, ready, others, engine, progress)
         for row, component in enumerate(store.recipe.components)
@@ -88,9 +88,9 @@ def look(
         derived_dir=str(store.folder),
         jsonl=str(store.jsonl),
         total_records=found.total_records,
-        ready_records=layout.ready_records,
-        skipped_incomplete=layout.skipped.total,
-        skipped_by_reason=dict(layout.skipped),
+        ready_records=checked.ready_records,
+        skipped_incomplete=checked.skipped.total,
+        skipped_by_reason=dict(checked.skipped),
         stage1_records=stage1,
         components=components,
         buckets=_buckets(layout, others),
