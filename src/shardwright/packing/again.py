@@ -15,8 +15,8 @@ import msgspec
 from shardwright.errors import DamageError, ProvenanceError, UsageError
 from shardwright.packing import start
 from shardwright.packing.choice import Request, require_lists
+from shardwright.packing.splits import Target, recorded
 from shardwright.packing.start import Start
-from shardwright.packing.targets import Target, recorded
 from shardwright.progress import Progress, quantity
 from shardwright.recipes.split import Split
 from shardwright.shards.format import consistency

@@ -20,7 +20,7 @@ from shardwright import regular
 from shardwright.buckets import is_bucket
 from shardwright.engine import Engine
 from shardwright.errors import InputMissingError, ShardwrightError, UsageError
-from shardwright.packing.groups import Staying, find_staying, packed_in, read_groups
+from shardwright.packing.splits import Staying, find_staying, packed_in, read_groups
 from shardwright.recipes import Recipe, Selection
 from shardwright.recipes.split import Split, choose_split
 from shardwright.shards.format.manifest import IdsFile, PackSettings

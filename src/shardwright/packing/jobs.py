@@ -13,14 +13,13 @@ from shardwright.buckets import Bucket
 from shardwright.errors import DamageError, ShardwrightError, UsageError
 from shardwright.interrupts import check
 from shardwright.packing import again
-from shardwright.packing.check import Checked
 from shardwright.packing.outdated import Comparison
-from shardwright.packing.plan import Plan, Shard
+from shardwright.packing.plan import Checked, Plan, Shard
 from shardwright.packing.scan import Scan
 from shardwright.packing.select import Selected
+from shardwright.packing.splits import Target
 from shardwright.packing.start import Start, changed_settings, existing
 from shardwright.packing.summary import BucketSummary, PackSummary, PartSummary, SyncSummary
-from shardwright.packing.targets import Target
 from shardwright.shards.format import index, records
 from shardwright.shards.format.again import with_layout
 from shardwright.shards.format.manifest import ShardEntry

@@ -26,16 +26,14 @@ from shardwright.packing.again import (
     require_same_kind,
     require_same_store,
 )
-from shardwright.packing.check import check
 from shardwright.packing.choice import Request, read_choice
-from shardwright.packing.groups import Staying
 from shardwright.packing.jobs import Job, foreseen, job_of, summarize
-from shardwright.packing.plan import plan
+from shardwright.packing.plan import check, plan
 from shardwright.packing.scan import Scan, require_inputs, scan
 from shardwright.packing.select import Selected, select
+from shardwright.packing.splits import Staying, Target, find_targets
 from shardwright.packing.start import Start, existing
 from shardwright.packing.summary import PackSummary
-from shardwright.packing.targets import Target, find_targets
 from shardwright.progress import Progress
 from shardwright.recipes.split import Split
 from shardwright.shards.format import manifest

@@ -15,15 +15,14 @@ from msgspec import UNSET, UnsetType
 from shardwright.engine import Engine
 from shardwright.errors import OutdatedError, UsageError
 from shardwright.packing.again import jsonl_name
-from shardwright.packing.check import Checked, reasons, require_ready
 from shardwright.packing.choice import Choice
 from shardwright.packing.jobs import Job
 from shardwright.packing.outdated import Compared, Comparison, compare, of_jsonl
-from shardwright.packing.plan import Again
+from shardwright.packing.plan import Again, Checked, reasons, require_ready
 from shardwright.packing.scan import Scan
 from shardwright.packing.select import Selected
+from shardwright.packing.splits import Target
 from shardwright.packing.start import Start, restricted
-from shardwright.packing.targets import Target
 from shardwright.progress import Progress, quantity
 from shardwright.shards.format.manifest import Before
 from shardwright.shards.format.names import shard_number

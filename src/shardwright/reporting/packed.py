@@ -14,9 +14,9 @@ from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME
 from shardwright.packing import again
 from shardwright.packing.choice import require_lists, wanted
-from shardwright.packing.groups import read_groups
 from shardwright.packing.outdated import SPLIT, Comparison, Packed, compare, of_jsonl
 from shardwright.packing.scan import Scan
+from shardwright.packing.splits import read_groups
 from shardwright.packing.start import current_run, packed_ids
 from shardwright.progress import Progress, quantity
 from shardwright.reporting import PackedStatus

@@ -17,8 +17,7 @@ from shardwright.deriving.outcomes import FAILURES_NAME, read_failures
 from shardwright.engine import Engine
 from shardwright.errors import InputMissingError
 from shardwright.layout import JSONL_NAME
-from shardwright.packing.check import check
-from shardwright.packing.plan import Plan, plan
+from shardwright.packing.plan import Plan, check, plan
 from shardwright.packing.scan import Scan, scan
 from shardwright.progress import Progress, quantity
 from shardwright.reporting import BucketStatus, ComponentStatus, Exported, Outlook, StoreStatus

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from shardwright.packing.targets import recorded
+from shardwright.packing.splits import recorded
 from shardwright.shards.format.again import elsewhere, with_layout
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
