@@ -6,7 +6,7 @@ them out (buckets, limit, shuffle, shard size) is as given now; only a sync goes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -78,13 +78,16 @@ def alone(targets: Sequence[Target]) -> bool:
 
 def _as_of(store: Store, run: Run | Unfinished, top: Location) -> PackSettings:
     """Give the settings of a run; a build names its lists from its output, and not from a store."""
-    lists = {}
-    for name in CONDITIONS:
-        file = getattr(run.settings, name)
-        if isinstance(file, IdsFile) and run.is_build:
-            named = relative_name(joined(top, file.path), store.folder)
-            lists[name] = IdsFile(named, file.xxh3)
-    return msgspec.structs.replace(run.settings, **lists)
+    if not run.is_build:
+        return run.settings
+    return _listed(run.settings, lambda path: relative_name(joined(top, path), store.folder))
+
+
+def _listed(settings: PackSettings, named: Callable[[str], str]) -> PackSettings:
+    """Give settings with another name for each list of ids."""
+    lists = {name: getattr(settings, name) for name in CONDITIONS}
+    now = {n: IdsFile(named(f.path), f.xxh3) for n, f in lists.items() if isinstance(f, IdsFile)}
+    return msgspec.structs.replace(settings, **now)
 
 
 def settings_of(
@@ -161,7 +164,7 @@ def announce(
             drop = drop and f" (to drop it: {drop})"
         spelt = " ".join(map(quoted, words))
         progress.say(f"{last.top}: kept from the last run: {spelt}{drop}")
-    if asked.way != "resume" and (listed := list(_differences(asked, last, settings))):
+    if asked.way != "resume" and (listed := _differences(asked, last, settings)):
         progress.say(f"{last.top}: not as in the last run: {', '.join(listed)}")
 
 
@@ -175,34 +178,23 @@ def warn_of_limit(limit: int, packed: int, request: Request, progress: Progress)
         )
 
 
-def _differences(asked: Asked, last: Last, settings: PackSettings) -> Iterator[str]:
+def _differences(asked: Asked, last: Last, settings: PackSettings) -> list[str]:
     """Say what is not as in the last run."""
     same: dict[str, Any] = {"part": last.settings.part}
     if asked.way == "sync":  # which follows the buckets of all runs
         same["buckets"] = last.settings.buckets
     now = msgspec.structs.replace(settings, **same)
-    for name, flag in CONDITIONS.items():
-        was, file = getattr(last.settings, name), getattr(now, name)
-        if isinstance(was, IdsFile) and isinstance(file, IdsFile) and was.path == file.path:
-            now = msgspec.structs.replace(now, **{name: was})
-            if was.xxh3 != file.xxh3:
-                path = joined(asked.folder, file.path)
-                yield f"{flag} {quoted(str(path))} has changed since"
     before, now = (_from_here(one, asked.folder, last.top) for one in (last.settings, now))
-    for flag, old, new in start.changed_settings(before, now):
-        yield f"{flag} was {old} and is {new}"
+    changes = start.changed_settings(before, now)
+    return [f"{flag} was {old} and is {new}" for flag, old, new in changes]
 
 
 def _from_here(settings: PackSettings, folder: Location, top: Location) -> PackSettings:
     """Give settings with their lists as the user would name them, to be shown."""
-    lists: dict[str, Any] = {}
     if (split := settings.split) and split.by is not None and split.has_groups:
-        lists["split"] = replace(split, by=near(str(joined(top, split.by))))
-    for name in CONDITIONS:
-        if isinstance(file := getattr(settings, name), IdsFile):
-            path = near(str(joined(folder, file.path)))
-            lists[name] = msgspec.structs.replace(file, path=path)
-    return msgspec.structs.replace(settings, **lists)
+        shown = replace(split, by=near(str(joined(top, split.by))))
+        settings = msgspec.structs.replace(settings, split=shown)
+    return _listed(settings, lambda path: near(str(joined(folder, path))))
 
 
 def overwrite(store: Store, top: Location) -> str:

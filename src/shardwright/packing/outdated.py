@@ -8,6 +8,7 @@ an array may stay hidden here; ``verify --against`` reads every byte.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,7 +36,6 @@ from shardwright.store.rules import Rules
 from shardwright.store.store import Store
 
 SPLIT = "split"  # why a sample moves to another part
-_CHUNK = 1 << 20  # bytes hashed at a time
 
 
 @dataclass(frozen=True)
@@ -237,9 +237,5 @@ def _from_record(line: bytes, recipe: Recipe) -> Iterator[tuple[str, bytes]]:
 
 
 def _checksum(name: str, folder: int) -> int:
-    hasher, fd = xxhash.xxh3_64(), npy.open_array(name, folder)
-    with open(fd, "rb", buffering=0) as file:
-        while data := file.read(_CHUNK):
-            check()
-            hasher.update(data)
-    return hasher.intdigest()
+    with open(npy.open_array(name, folder), "rb", buffering=0) as file:
+        return hashlib.file_digest(file, xxhash.xxh3_64).intdigest()

@@ -50,26 +50,18 @@ def refuse(output: Location, found: Sequence[Location], only: Collection[str]) -
     """Raise if there are shards already; ``only`` are the buckets asked for, if not all are."""
     if not found:
         return
-    unfinished = manifest.load_unfinished(output) is not None
-    resume = "--resume to finish the interrupted run, " if unfinished else ""
-    overwrite, where = "--overwrite", f"in {output}"
-    buckets = existing_buckets(output)
-    if only and all(path.parent.name in map(bucket_folder, only) for path in found):
-        where, buckets = f"of {', '.join(sorted(only))}", sorted(only)
-    elif only:
-        overwrite = "--overwrite without --bucket"
-    if not place_at(output).can_replace:
-        resume = "--resume to finish the interrupted run, or " if unfinished else ""
-        what, fix = "already exists, so nothing was written", f"give {resume}another --output-dir"
-        raise ShardExistsError(what, path=found[0], fix=fix)
-    count = len(existing(output, buckets))
-    which = f"all {count:,} shards" if count > 1 else "the 1 shard"
-    raise ShardExistsError(
-        "already exists, so nothing was written",
-        path=found[0],
-        fix=f"give {resume}{overwrite}, which removes {which} {where} once the new ones are "
-        "complete, or another --output-dir",
-    )
+    ways = ["--resume to finish the interrupted run"] * bool(manifest.load_unfinished(output))
+    if place_at(output).can_replace:
+        beyond = {path.parent.name for path in found}.difference(map(bucket_folder, only))
+        buckets = existing_buckets(output) if beyond else sorted(only)
+        where = f"in {output}" if beyond else f"of {', '.join(buckets)}"
+        count = len(existing(output, buckets))
+        which = f"all {count:,} shards" if count > 1 else "the 1 shard"
+        way = "--overwrite without --bucket" if only and beyond else "--overwrite"
+        ways.append(f"{way}, which removes {which} {where} once the new ones are complete")
+    another = "or another --output-dir" if ways else "another --output-dir"
+    fix = f"give {', '.join([*ways, another])}"
+    raise ShardExistsError("already exists, so nothing was written", path=found[0], fix=fix)
 
 
 def write(job: Job, *, sha256: bool, engine: Engine, progress: Progress) -> list[ShardEntry]:
@@ -177,14 +169,9 @@ def remove_shards(output: Location, bucket: str, keep: Iterable[str] = ()) -> No
     kept = {output / path for path in keep}
     for path in existing(output, [bucket]):
         if path not in kept:
-            files.remove(path)
-            for name in _beside(f"{path.parent.name}/{path.name}"):
+            *beside, shard = names_of(f"{path.parent.name}/{path.name}")
+            for name in (shard, *beside):
                 files.remove(output / name)
-
-
-def _beside(shard: str) -> tuple[str, str]:
-    """Name the files that a shard has in the state folder."""
-    return records.records_name(shard), index.index_name(shard)
 
 
 def remove_empty_buckets(output: Location) -> None:

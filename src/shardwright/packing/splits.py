@@ -26,14 +26,16 @@ from shardwright.progress import Progress
 from shardwright.recipes.split import Split
 from shardwright.shards.format import index, manifest, parts
 from shardwright.shards.format.again import complete, with_layout
-from shardwright.shards.format.manifest import Manifest, PackSettings, Run, ShardEntry, Unfinished
+from shardwright.shards.format.manifest import PackSettings, Run, ShardEntry, Unfinished
 from shardwright.shards.format.names import existing_buckets
-from shardwright.shards.format.parts import parts_of, recorded_splits
 from shardwright.storage.files import absence, explained
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, joined
 from shardwright.store import records
 from shardwright.store.commands import command, quoted, split_flags
+
+_FLAG = "--split-by"
+_FIX = "give a list that shardwright look --duplicates wrote"
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,11 @@ def find_targets(
         return None, [*going, Target(output)]
     before = parts.recorded_splits(output)
     if flag and settings.split is None and before:
-        _require_all_new(output, before, settings, way)
+        if way != "overwrite" or settings.buckets:
+            what = f"is split into {', '.join(before)}, so nothing was written"
+            way = overwriting(output, "--split", "none")
+            fix = f"to drop the split, make all shards again with {way}"
+            raise UsageError(what, path=output, fix=fix)
         # First the parts: as long as one of them is noted as dropped, it is known that they go.
         going += [Target(output / name, name) for name in before]
         return None, [*going, Target(output)]
@@ -91,17 +97,6 @@ def find_targets(
     # Also parts that are no more: their shards are removed, as their samples are in others now.
     names = dict.fromkeys((*split.names, *before))
     return split, [Target(output / name, name) for name in names]
-
-
-def _require_all_new(
-    output: Location, before: Collection[str], settings: PackSettings, way: str | None
-) -> None:
-    """Raise if parts would stay beside shards that are not split."""
-    if way != "overwrite" or settings.buckets:
-        what = f"is split into {', '.join(before)}, so nothing was written"
-        way = overwriting(output, "--split", "none")
-        fix = f"to drop the split, make all shards again with {way}"
-        raise UsageError(what, path=output, fix=fix)
 
 
 def _named_beside(output: Location) -> tuple[str | None, Split | None]:
@@ -147,24 +142,17 @@ def recorded(top: Location) -> tuple[Run | Unfinished, PackSettings] | None:
     folders = list(parts.parts_of(top).values()) or [top]
     if (last := current_run(folders)) is None:
         return None
-    done = [found for found in map(_readable, folders) if found is not None]
-    return last, complete(last.settings, done)
-
-
-def _readable(folder: Location) -> Manifest | None:
-    with suppress(DamageError):
-        return manifest.load_manifest(folder)
-    return None
+    done = []
+    for folder in folders:
+        with suppress(DamageError):
+            done.append(manifest.load_manifest(folder))
+    return last, complete(last.settings, [found for found in done if found is not None])
 
 
 def overwriting(top: Location, *flags: str) -> str:
     """Spell --overwrite for a folder, with flags, and with the layout that it does not keep."""
     found = recorded(top)
     return with_layout(" ".join(["--overwrite", *flags]), found[1] if found else None)
-
-
-_FLAG = "--split-by"
-_FIX = "give a list that shardwright look --duplicates wrote"
 
 
 class _Line(msgspec.Struct):
@@ -190,8 +178,14 @@ def read_groups(split: Split | None, top: Location) -> dict[str, str]:
             name = above[name]
         return name
 
-    for line in _lines(split, top):
-        names = [*line.all_kept, line.kept, line.image_id]
+    path, data = _file(split, top) or (None, b"")
+    for line in records.lines(io.BytesIO(data)):
+        try:
+            found = _decode(line.data or b"")
+        except records.NOT_JSON:
+            what = f"{_FLAG}: line {line.number} is not an object with an image_id and a kept one"
+            raise UsageError(what, path=path, fix=_FIX) from None
+        names = [*found.all_kept, found.kept, found.image_id]
         for name in names:
             order.setdefault(name, len(order))
             above.setdefault(name, name)
@@ -202,42 +196,24 @@ def read_groups(split: Split | None, top: Location) -> dict[str, str]:
 
 def checksum(split: Split | None, top: Location) -> str | None:
     """Give the xxh3 of the file, if a split has one."""
-    if split is None or not split.has_groups:
+    found = _file(split, top)
+    return xxhash.xxh3_64_hexdigest(found[1]) if found else None
+
+
+def _file(split: Split | None, top: Location) -> tuple[Path, bytes] | None:
+    """Read the file, if a split has one; if it is gone, say how to go on without it."""
+    if split is None or split.by is None or not split.has_groups:
         return None
-    return xxhash.xxh3_64_hexdigest(_read(split, top))
-
-
-def _lines(split: Split | None, top: Location) -> Iterator[_Line]:
-    if split is None or not split.has_groups:
-        return
-    for line in records.lines(io.BytesIO(_read(split, top))):
-        try:
-            yield _decode(line.data or b"")
-        except records.NOT_JSON:
-            what = f"{_FLAG}: line {line.number} is not an object with an image_id and a kept one"
-            raise UsageError(what, path=_path(split, top), fix=_FIX) from None
-
-
-def _read(split: Split, top: Location) -> bytes:
-    path = _path(split, top)
-    if not path.is_file():
-        raise InputMissingError(f"{_FLAG}: {absence(path)}", path=path, fix=_restore(top, path))
-    with explained(path):
-        return regular.read(path)
-
-
-def _restore(top: Location, path: Path) -> str:
-    """Say how to go on without the file; if a folder was split by it, also with another."""
-    if (last := current_run(parts_of(top).values())) is None:
-        return _FIX
-    look = command("look", str(top), "--duplicates", str(path))
-    other = "build --overwrite" if last.is_build else "pack --sync"
-    fix = f"restore it, or write it again with {look}"
-    return f"{fix}, or follow another list with {other} {_FLAG} FILE"
-
-
-def _path(split: Split, top: Location) -> Path:
-    return joined(top, split.by or "")
+    path, fix = joined(top, split.by), _FIX
+    if path.is_file():
+        with explained(path):
+            return path, regular.read(path)
+    if (last := current_run(parts.parts_of(top).values())) is not None:
+        look = command("look", str(top), "--duplicates", str(path))
+        other = "build --overwrite" if last.is_build else "pack --sync"
+        fix = f"restore it, or write it again with {look}, or follow another list with {other} "
+        fix += f"{_FLAG} FILE"
+    raise InputMissingError(f"{_FLAG}: {absence(path)}", path=path, fix=fix)
 
 
 @dataclass(frozen=True)
@@ -277,12 +253,12 @@ def find_staying(
         if group is not None:
             found.setdefault(group, {}).setdefault(part, image_id)
     order = {group: [part for part in split.names if part in found[group]] for group in found}
-    apart = [group for group, parts in order.items() if len(parts) > 1]
+    apart = [group for group, several in order.items() if len(several) > 1]
     example = ""
     if apart:
         one, other = (f"{found[apart[0]][part]} in {part}" for part in order[apart[0]][:2])
         example = f"for example {one} and {other}"
-    return Staying({group: parts[0] for group, parts in order.items()}, len(apart), example)
+    return Staying({group: those[0] for group, those in order.items()}, len(apart), example)
 
 
 def packed_in(top: Location, split: Split | None) -> Iterator[tuple[str, str]]:
@@ -290,7 +266,7 @@ def packed_in(top: Location, split: Split | None) -> Iterator[tuple[str, str]]:
 
     Of a run that was interrupted, as it was before. What is damaged is not known.
     """
-    splits = recorded_splits(top) if split else {}
+    splits = parts.recorded_splits(top) if split else {}
     same = [part for part, known in splits.items() if split and known.parts == split.parts]
     notes = {part: manifest.load_unfinished(top / part) for part in same}
     for note in notes.values():
