@@ -207,42 +207,35 @@ def overwrite(store: Store, top: Location) -> str:
     return commands.pack(store, top, "--overwrite", *flags)
 
 
-def require_same_store(
+def require_same_source(
     store: Store, store_id: str | None, begin: Start, output: Location, top: Location
 ) -> None:
-    """Raise if shards that stay, or the run to resume, are of a store with another identity."""
-    known = begin.store_ids
+    """Raise if shards that stay, or the run to resume, are of another store or JSONL.
+
+    Another store has another identity; another JSONL of one store may hold out samples.
+    """
+    known, names = begin.store_ids, begin.jsonls
+    others = [name for name in names if name != jsonl_name(store)]
+    give = ""
     if known and store_id not in known:
-        is_other = f" (identity {store_id[:_DIGITS]})" if store_id else ", which has no identity"
-        raise UsageError(
-            f"was packed from another store (identity {known[-1][:_DIGITS]}), not from "
-            f"{store.folder}{is_other}, so nothing was written",
-            path=output,
-            fix=_replace_or_go(store, output, top),
-        )
-
-
-def require_same_jsonl(store: Store, begin: Start, output: Location, top: Location) -> None:
-    """Raise if they are of another JSONL of the store, which may hold out samples."""
-    if others := [name for name in begin.jsonls if name != jsonl_name(store)]:
-        before = [str(store.of(name).jsonl) for name in others]
-        only = "only " * (len(others) < len(begin.jsonls))
-        give = "" if only or others[1:] else f"give --jsonl {quoted(before[0])}; "
-        what = f"was packed from {' and '.join(before)}, not {only}from {store.jsonl}"
-        fix = give + _replace_or_go(store, output, top)
-        raise UsageError(f"{what}, so nothing was written", path=output, fix=fix)
+        own = f" (identity {store_id[:_DIGITS]})" if store_id else ", which has no identity"
+        before = f"another store (identity {known[-1][:_DIGITS]}), not from {store.folder}{own}"
+    elif others:
+        paths = [str(store.of(name).jsonl) for name in others]
+        before = " and ".join(paths) + f", not {'only ' * (names != others)}from {store.jsonl}"
+        give = f"give --jsonl {quoted(paths[0])}; " if len(names) == 1 else ""
+    else:
+        return
+    fix = "give another --output-dir"
+    if place_at(output).can_replace:
+        fix = f"to replace its shards, run {overwrite(store, top)}; or {fix}"
+    what = f"was packed from {before}, so nothing was written"
+    raise UsageError(what, path=output, fix=give + fix)
 
 
 def jsonl_name(store: Store) -> str:
     """Give the path of the JSONL as a run records it."""
     return relative_name(store.jsonl, store.folder)
-
-
-def _replace_or_go(store: Store, output: Location, top: Location) -> str:
-    fix = "give another --output-dir"
-    if place_at(output).can_replace:
-        fix = f"to replace its shards, run {overwrite(store, top)}; or {fix}"
-    return fix
 
 
 def require_same_kind(

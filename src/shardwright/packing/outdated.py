@@ -13,8 +13,8 @@ import os
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import xxhash
 
@@ -50,12 +50,11 @@ class Packed:
 
 @dataclass(frozen=True)
 class Compared:
-    """A packed shard, and those of its samples that stay in it, by their position in the scan."""
+    """A packed shard with what differs, and those of its samples that stay in it."""
 
-    entry: ShardEntry
-    samples: array[int]
+    shard: Packed
+    samples: array[int]  # by their position in the scan
     outdated: bool  # a sample has changed or does not stay
-    changes: Mapping[str, str]  # what differs, by sample
 
 
 @dataclass
@@ -122,16 +121,11 @@ def compare(
     differing: dict[str, Mapping[str, str]] = {}
     read = 0
     tasks = (
-        _Task(
-            output,
-            shard.entry.path,
-            found.excerpt([places[i] for i in shard.ids if i in places]),
-            moved,
-        )
+        (shard.entry.path, found.excerpt([places[i] for i in shard.ids if i in places]))
         for shard in packed
         if not shard.replaced and not absent.issuperset(shard.ids)
     )
-    with closing(engine.run(_compare, tasks)) as results:
+    with closing(engine.run(partial(_compare, output, moved), tasks)) as results:
         for path, changed, arrays in results:
             differing[path] = changed
             read += arrays
@@ -163,7 +157,7 @@ def compare(
                 if name in changes:
                     result.changed.add(changes[name], name)
         outdated = shard.replaced or bool(changes) or len(stay) < len(shard.ids)
-        result.shards.append(Compared(shard.entry, stay, outdated, changes))
+        result.shards.append(Compared(replace(shard, changes=changes), stay, outdated))
     return result
 
 
@@ -178,51 +172,47 @@ def _not_ready(store: Store, absent: Collection[str]) -> dict[str, str]:
     return found
 
 
-class _Task(NamedTuple):
-    output: Location
-    path: str
-    samples: Excerpt
-    moved: bool
-
-
-def _compare(task: _Task) -> Iterator[tuple[str, dict[str, str], int]]:
+def _compare(
+    output: Location, moved: bool, task: tuple[str, Excerpt]
+) -> Iterator[tuple[str, dict[str, str], int]]:
     """Compare one shard; give what differs, by sample, and how many arrays were read."""
-    shard, path = index.load(task.output, task.path), task.output / task.path
+    name, samples = task
+    shard, path = index.load(output, name), output / name
     with explained(path):
         written = path.stat()
     members = len(shard.head.members)
     places = {name: number * members for number, name in enumerate(shard.head.ids)}
     sizes, checksums = shard.columns()
     columns = {suffix: column for column, suffix in enumerate(shard.head.members)}
-    recipe = task.samples.store.recipe
+    recipe = samples.store.recipe
     if not columns.keys() >= set(recipe.suffixes):  # packed by another recipe
-        yield task.path, dict.fromkeys(task.samples.ids, "recipe"), 0
+        yield name, dict.fromkeys(samples.ids, "recipe"), 0
         return
     changes, read = {}, 0
     with ExitStack() as stack:
-        folders = task.samples.folders(stack)
-        for name, line in task.samples.lines():
-            first = places[name]
+        folders = samples.folders(stack)
+        for image_id, line in samples.lines():
+            first = places[image_id]
             if any(
                 checksums[first + columns[suffix]] != xxhash.xxh3_64_intdigest(data)
                 for suffix, data in _from_record(line, recipe)
             ):
-                changes[name] = "record"
+                changes[image_id] = "record"
                 continue
             for component, folder in folders:
-                member, file = first + columns[component.suffix], name + component.extension
+                member, file = first + columns[component.suffix], image_id + component.extension
                 try:
                     there = os.stat(file, dir_fd=folder)
                     same = there.st_size == sizes[member]
-                    if same and newer(there, written, task.moved):
+                    if same and newer(there, written, moved):
                         read += 1
                         same = _checksum(file, folder) == checksums[member]
                 except (OSError, BadArrayError):  # found out when it is packed
                     same = False
                 if not same:
-                    changes[name] = component.name
+                    changes[image_id] = component.name
                     break
-    yield task.path, changes, read
+    yield name, changes, read
 
 
 def _from_record(line: bytes, recipe: Recipe) -> Iterator[tuple[str, bytes]]:
@@ -238,4 +228,4 @@ def _from_record(line: bytes, recipe: Recipe) -> Iterator[tuple[str, bytes]]:
 
 def _checksum(name: str, folder: int) -> int:
     with open(npy.open_array(name, folder), "rb", buffering=0) as file:
-        return hashlib.file_digest(file, xxhash.xxh3_64).intdigest()
+        return int.from_bytes(hashlib.file_digest(file, xxhash.xxh3_64).digest())

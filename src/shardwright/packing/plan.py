@@ -36,8 +36,6 @@ from shardwright.store.array_faults import look
 from shardwright.store.records import BadRecordError
 from shardwright.store.store import Store
 
-_BATCH = 1000  # samples a worker checks at a time
-
 
 class _Found(NamedTuple):
     """What the plan needs to know of a sample."""
@@ -106,9 +104,9 @@ def check(
         drawn = order[position : position + wanted - len(checked.chosen)]
         position += len(drawn)
         invalid: dict[int, str] = {}
-        with closing(engine.run(_check, _tasks(scan, drawn))) as results:
-            for first, found in results:
-                for sample, result in zip(drawn[first : first + len(found)], found, strict=True):
+        with closing(engine.run(_check, scan.batches(drawn))) as results:
+            for found in results:
+                for sample, result in found:
                     if isinstance(result, str):
                         invalid[sample] = result
                     else:
@@ -147,27 +145,17 @@ def reasons(counts: Counts) -> str:
     return f"({', '.join(named)}; for example {next(iter(counts.values())).example})"
 
 
-class _Task(NamedTuple):
-    first: int
-    samples: Excerpt
-    buckets: list[str]
-
-
-def _tasks(scan: Scan, samples: Sequence[int]) -> Iterator[_Task]:
-    for first in range(0, len(samples), _BATCH):
-        batch = samples[first : first + _BATCH]
-        yield _Task(first, scan.excerpt(batch), [scan.buckets[sample] for sample in batch])
-
-
-def _check(task: _Task) -> Iterator[tuple[int, list[_Found | str]]]:
+def _check(batch: Excerpt) -> Iterator[list[tuple[int, _Found | str]]]:
     """Check every record and array of a batch; give what was found, or a reason to skip."""
     with ExitStack() as stack:
-        folders = task.samples.folders(stack)
-        recipe = task.samples.store.recipe
+        folders = batch.folders(stack)
+        recipe = batch.store.recipe
         results = []
-        for (image_id, line), bucket in zip(task.samples.lines(), task.buckets, strict=True):
-            results.append(_check_sample(line, image_id, folders, recipe, _size(bucket)))
-        yield task.first, results
+        lines = zip(batch.samples, batch.lines(), batch.buckets, strict=True)
+        for sample, (image_id, line), bucket in lines:
+            found = _check_sample(line, image_id, folders, recipe, _size(bucket))
+            results.append((sample, found))
+        yield results
 
 
 _size = cache(Bucket.parse)  # there are few
@@ -233,16 +221,6 @@ class Plan:
     settings: PackSettings
     shards: list[Shard]
     checked: Checked
-
-    @property
-    def buckets(self) -> list[str]:
-        """Name the buckets that get shards."""
-        return list(dict.fromkeys(shard.bucket for shard in self.shards))
-
-    @property
-    def bytes(self) -> int:
-        """Count the bytes of all shards."""
-        return sum(shard.bytes for shard in self.shards)
 
     @cached_property
     def digest(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -26,7 +27,7 @@ from shardwright.layout import STATE_FOLDER
 from shardwright.packing.jobs import Job
 from shardwright.packing.plan import Plan, Shard
 from shardwright.packing.start import existing
-from shardwright.packing.write import ShardToWrite, make_task, write_shard
+from shardwright.packing.write import ShardToWrite, write_shard
 from shardwright.progress import Milestones, Progress, quantity, size
 from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format import index, manifest, records, sums
@@ -92,7 +93,12 @@ def write(job: Job, *, sha256: bool, engine: Engine, progress: Progress) -> list
     def tasks() -> Iterator[ShardToWrite]:
         for shard in shards:
             given[shard.path] = shard
-            yield make_task(plan, shard, facts, place, sha256)
+            sizes, times = array("Q"), array("q")
+            for sample in shard.samples:
+                sizes += plan.checked.sizes(sample)
+                times += plan.checked.times(sample)
+            samples = plan.scan.excerpt(shard.samples, facts)
+            yield ShardToWrite(place, shard, samples, sizes, times, sha256)
 
     try:
         with closing(engine.run(write_shard, tasks())) as messages:
@@ -123,9 +129,8 @@ def write(job: Job, *, sha256: bool, engine: Engine, progress: Progress) -> list
             elif not isinstance(error, StorageError):  # then it is within reach
                 place.abandon({name for path in given for name in names_of(path)})
         if isinstance(error, NoSpaceError):
-            done = sum(entry.bytes for entry in entries)
-            needed = size(sum(shard.bytes for shard in shards) - done)
-            what = f"{error.what}, and the remaining shards need {needed}"
+            needed = sum(shard.bytes for shard in shards) - sum(entry.bytes for entry in entries)
+            what = f"{error.what}, and the remaining shards need {size(needed)}"
             kept = "" if replaced else ", which keeps the finished shards"
             fix = f"make room and run the same pack with --resume{kept}"
             raise NoSpaceError(what, path=error.path, fix=fix) from error

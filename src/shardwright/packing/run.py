@@ -22,9 +22,8 @@ from shardwright.errors import (
 from shardwright.packing import again, publish, start, sync
 from shardwright.packing.again import (
     jsonl_name,
-    require_same_jsonl,
     require_same_kind,
-    require_same_store,
+    require_same_source,
 )
 from shardwright.packing.choice import Request, read_choice
 from shardwright.packing.jobs import Job, foreseen, job_of, summarize
@@ -74,10 +73,8 @@ def run(request: Request, progress: Progress) -> PackSummary:
     last = again.last_run(request, targets)
     top = again.top_of(output, targets)
     store_id = identity.read(store)
-    for target, begin in zip(targets, starts, strict=True):
-        require_same_store(store, store_id, begin, target.folder, top)
-        if request.way:
-            require_same_jsonl(store, begin, target.folder, top)
+    for target, begin in zip(targets, starts, strict=True) if request.way else ():
+        require_same_source(store, store_id, begin, target.folder, top)
     choice = read_choice(again.settings_of(request, split, targets, starts, last), store, top)
     settings = choice.settings
     asked = again.Asked(output, request.way, request.given, store.folder)
@@ -108,7 +105,6 @@ def run(request: Request, progress: Progress) -> PackSummary:
         jobs.append(job_of(target, begin, layout, request.way))
     active = [job for job in jobs if _has_work(job, jobs)]
     obstacle = _obstacle(active, selected, source, request, progress)
-    old: dict[str, list[str]] = {}  # shards that are removed or replaced
     with ExitStack() as locked:
         if not request.dry_run:
             for job in active:
@@ -118,8 +114,8 @@ def run(request: Request, progress: Progress) -> PackSummary:
             ):
                 what = "another run has written here"
                 raise SourceChangedError(what, path=output, fix="run again")
-        if not obstacle:
-            old = {job.target.prefix: job.old for job in active}
+        # Shards that are removed or replaced.
+        old = {job.target.prefix: job.old for job in active if not obstacle}
         if active and not request.dry_run:
             _write(active, source, choice.staying, request, progress)
     summary = summarize(
@@ -211,9 +207,10 @@ def _obstacle(
         for job in jobs:
             there = list(job.start.loose)
             if not request.way:
-                there += existing(job.folder, job.layout.buckets)
+                planned = dict.fromkeys(shard.bucket for shard in job.layout.shards)
+                there += existing(job.folder, planned)
             publish.refuse(job.folder, there, request.settings.buckets)
-            require_same_jsonl(store, job.start, job.folder, output)
+            require_same_source(store, source.store_id or None, job.start, job.folder, output)
             base = job.start.before or job.start.base
             require_same_kind(store, source.made, base, job.folder, progress)
             if job.start.append:

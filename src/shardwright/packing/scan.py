@@ -36,6 +36,7 @@ from shardwright.store.store import Store
 WARNINGS_SHOWN = 5
 _UNMET = -1  # for its place: no record of these arrays has come yet
 _UNKNOWN = -1  # for its place: there are no facts
+_BATCH = 1000  # samples that a worker reads at a time
 _ARRAY = ".npy"  # ids are compared as names of arrays, because listing a folder gives these
 
 
@@ -124,11 +125,20 @@ class Scan:
         return Excerpt(
             self.store,
             self.jsonl_state,
+            array("I", samples),
             [self.ids[sample] for sample in samples],
+            [self.buckets[sample] for sample in samples],
             array("Q", [self.offsets[sample] for sample in samples]),
             array("I", [self.lengths[sample] for sample in samples]),
             None if fact_places is None else array("q", [fact_places[s] for s in samples]),
         )
+
+    def batches(
+        self, samples: Sequence[int], fact_places: array[int] | None = None
+    ) -> Iterator[Excerpt]:
+        """Give excerpts of some samples, each for one task of a worker."""
+        for first in range(0, len(samples), _BATCH):
+            yield self.excerpt(samples[first : first + _BATCH], fact_places)
 
     def counts(self) -> str:
         """Write the counts, for a log."""
@@ -144,7 +154,9 @@ class Excerpt:
 
     store: Store
     jsonl_state: tuple[int, int]
+    samples: array[int]  # their positions in the scan
     ids: list[str]
+    buckets: list[str]
     offsets: array[int]
     lengths: array[int]
     fact_places: array[int] | None  # None: not asked for

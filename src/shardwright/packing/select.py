@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from shardwright.engine import Engine
@@ -18,9 +19,6 @@ from shardwright.progress import Progress, quantity
 from shardwright.store import facts, records, where
 from shardwright.store.records import BadRecordError
 from shardwright.store.where import Condition
-
-_BATCH = 1000  # records that a worker reads at a time
-_NONE = -1  # no condition fails
 
 
 @dataclass
@@ -124,17 +122,10 @@ def _warn_of_lists(scan: Scan, choice: Choice, progress: Progress) -> None:
                 )
 
 
-class _Task(NamedTuple):
-    first: int
-    samples: Excerpt
-    conditions: list[Condition]
-    group: str | None
-
-
 class _Answer(NamedTuple):
-    first: int
-    fails: array[int]
-    groups: list[str | None]
+    records: int
+    fails: dict[int, int]  # by sample: the number of the condition
+    groups: dict[int, str]  # by sample
     fields: set[str]
     hiding: set[str]  # columns of the name of something that is computed
 
@@ -150,26 +141,14 @@ def _read(
     texts, conditions = list(choice.conditions), list(choice.conditions.values())
     progress.phase("select", len(samples), "records")
     places = scan.fact_places(samples) if choice.asks_facts else None
-    tasks = (
-        _Task(
-            first,
-            scan.excerpt(samples[first : first + _BATCH], places),
-            conditions,
-            choice.group,
-        )
-        for first in range(0, len(samples), _BATCH)
-    )
-    with closing(engine.run(_look, tasks)) as answers:
+    look = partial(_look, conditions, choice.group)
+    with closing(engine.run(look, scan.batches(samples, places))) as answers:
         for answer in answers:
-            batch = samples[answer.first : answer.first + _BATCH]
-            for sample, number, group in zip(batch, answer.fails, answer.groups, strict=True):
-                if number != _NONE:
-                    failed[sample] = texts[number]
-                if group is not None:
-                    groups[sample] = group
+            failed |= {sample: texts[number] for sample, number in answer.fails.items()}
+            groups |= answer.groups
             fields |= answer.fields
             hiding |= answer.hiding
-            progress.advance(len(batch))
+            progress.advance(answer.records)
     asked = {name: "--where" for one in choice.where for name in where.fields(one)}
     asked |= {choice.group: "the column of the split"} if choice.group else {}
     for name, flag in asked.items():
@@ -189,21 +168,23 @@ def _read(
     return failed, groups
 
 
-def _look(task: _Task) -> Iterator[_Answer]:
+def _look(conditions: Sequence[Condition], column: str | None, batch: Excerpt) -> Iterator[_Answer]:
     """Look at every record of a batch."""
-    fails, groups, fields, hiding = array("i"), list[str | None](), set[str](), set[str]()
-    samples, store = task.samples, task.samples.store
-    for (_, line), one in zip(samples.lines(), samples.known(), strict=True):
+    fails, groups, fields, hiding = dict[int, int](), dict[int, str](), set[str](), set[str]()
+    lines = zip(batch.samples, batch.lines(), batch.known(), strict=True)
+    for sample, (_, line), one in lines:
         try:
             record = records.parse(line)
         except BadRecordError:  # skipped when it is checked
             record = {}
-        if record and samples.fact_places is not None:  # a column of the same name goes first
-            computed = facts.fields(record, one, store.recipe)
+        if record and batch.fact_places is not None:  # a column of the same name goes first
+            computed = facts.fields(record, one, batch.store.recipe)
             hiding |= computed.keys() & record.keys()
             record = computed | record
-        numbers = (n for n, one in enumerate(task.conditions) if record and not one.holds(record))
-        fails.append(next(numbers, _NONE))
-        groups.append(group_text(record, task.group))
+        numbers = (n for n, one in enumerate(conditions) if record and not one.holds(record))
+        if (number := next(numbers, None)) is not None:
+            fails[sample] = number
+        if (group := group_text(record, column)) is not None:
+            groups[sample] = group
         fields |= record.keys()
-    yield _Answer(task.first, fails, groups, fields, hiding)
+    yield _Answer(len(batch.ids), fails, groups, fields, hiding)

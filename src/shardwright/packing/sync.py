@@ -68,27 +68,27 @@ def follow(
 
 def _followed(start: Start, result: Comparison) -> Start:
     buckets: dict[str, list[Compared]] = {}
-    for shard in result.shards:
-        buckets.setdefault(shard.entry.bucket, []).append(shard)
+    for each in result.shards:
+        buckets.setdefault(each.shard.entry.bucket, []).append(each)
     kept, again = [], []
     for bucket, shards in buckets.items():
-        for number, shard in _numbered(shards).items():
-            if shard.outdated or number != shard_number(shard.entry.path):
-                again.append(Again(bucket, number, shard.samples, shard.entry.path))
+        for number, each in _numbered(shards).items():
+            entry = each.shard.entry
+            if each.outdated or number != shard_number(entry.path):
+                again.append(Again(bucket, number, each.samples, entry.path))
             else:
-                kept.append(shard.entry)
-    pairs = zip(start.packed, result.shards, strict=True)
-    packed = [replace(shard, changes=compared.changes) for shard, compared in pairs]
+                kept.append(entry)
+    packed = [each.shard for each in result.shards]
     return replace(start, base=restricted(start.base, kept), packed=packed, again=again)
 
 
 def _numbered(shards: Sequence[Compared]) -> dict[int, Compared]:
     """Give the shards of a bucket that are not empty their numbers; the last ones fill gaps."""
-    full = {shard_number(shard.entry.path): shard for shard in shards if shard.samples}
+    full = {shard_number(each.shard.entry.path): each for each in shards if each.samples}
     gaps = [number for number in range(len(full)) if number not in full]
     last = sorted((number for number in full if number >= len(full)), reverse=True)
     moved = dict(zip(last, gaps, strict=True))
-    return {moved.get(number, number): shard for number, shard in full.items()}
+    return {moved.get(number, number): each for number, each in full.items()}
 
 
 def require_some_left(starts: Sequence[Start], selected: Selected, checked: Checked) -> None:

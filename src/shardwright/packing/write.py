@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 
-from shardwright.packing.plan import Plan, Shard
+from shardwright.packing.plan import Shard
 from shardwright.packing.scan import Excerpt, changed
 from shardwright.recipes import Component
 from shardwright.shards.format.manifest import ShardEntry
@@ -33,18 +33,6 @@ class ShardToWrite:
     sizes: array[int]
     times: array[int]
     sha256: bool
-
-
-def make_task(
-    plan: Plan, shard: Shard, fact_places: array[int], output: Place, sha256: bool
-) -> ShardToWrite:
-    """Gather what a worker needs for one shard."""
-    sizes, times = array("Q"), array("q")
-    for sample in shard.samples:
-        sizes += plan.checked.sizes(sample)
-        times += plan.checked.times(sample)
-    samples = plan.scan.excerpt(shard.samples, fact_places)
-    return ShardToWrite(output, shard, samples, sizes, times, sha256)
 
 
 @dataclass(frozen=True)

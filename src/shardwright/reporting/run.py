@@ -96,7 +96,7 @@ def look(
         jsonl_bytes=found.jsonl_state[0],
         store_bytes=found.jsonl_state[0] + sum(state.bytes for state in components.values()),
         shards=len(layout.shards),
-        shard_bytes=layout.bytes,
+        shard_bytes=sum(shard.bytes for shard in layout.shards),
         leftovers=list(map(str, folders.leftovers(store))),
         packed=packed.summary(),
         unfinished=dict.fromkeys(begun, made),
