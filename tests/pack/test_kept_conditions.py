@@ -206,7 +206,9 @@ def test_a_list_whose_file_has_changed_is_reported(
     packed(store, output, exclude_ids_file=tmp_path / "bad.txt")
     (tmp_path / "bad.txt").write_text("img00\n")
     log = packed(store, output, overwrite=True)
-    assert re.search(r"not as in the last run: --exclude-ids-file was (.*bad.txt) .* and is \1 ", log)
+    assert re.search(
+        r"not as in the last run: --exclude-ids-file was (.*bad.txt) .* and is \1 ", log
+    )
     assert len(all_ids(output)) == 23
 
 

@@ -22,7 +22,7 @@ from shardwright.errors import (
 )
 from shardwright.interrupts import check
 from shardwright.packing import start
-from shardwright.packing.outdated import Packed
+from shardwright.packing.plan import Packed
 from shardwright.packing.splits import Target, overwriting
 from shardwright.packing.start import Start, existing
 from shardwright.recipes import Recipe

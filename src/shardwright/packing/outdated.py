@@ -1,9 +1,13 @@
-"""Which packed samples are no longer what the store holds.
+"""Which packed samples are no longer what the store holds, and how ``--sync`` follows it.
 
 No shard is read, because its index has the size and checksum of every member. A record is compared
 by the checksums of the members that would be written now, an array by its size, and by its bytes
 only if its file is newer than the shard. So if shards are copied without their times, a change of
 an array may stay hidden here; ``verify --against`` reads every byte.
+
+Only shards with changed or removed samples are written again, from the store and under the same
+number; what is new goes to new shards. If a shard becomes empty, the last one of its bucket takes
+its number, so that numbers have no gaps.
 """
 
 from __future__ import annotations
@@ -19,33 +23,31 @@ from functools import partial
 import xxhash
 
 from shardwright.engine import Engine
+from shardwright.errors import OutdatedError, UsageError
 from shardwright.interrupts import check
+from shardwright.packing.again import jsonl_name
+from shardwright.packing.choice import Choice
+from shardwright.packing.plan import Again, Checked, Packed, reasons, require_ready
 from shardwright.packing.scan import Excerpt, Scan, missing_array
+from shardwright.packing.select import Selected
+from shardwright.packing.splits import Target
+from shardwright.packing.start import Start, restricted
 from shardwright.packing.summary import Counts
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import JSON_SUFFIX, Recipe
 from shardwright.shards.format import index
-from shardwright.shards.format.manifest import Run, ShardEntry
+from shardwright.shards.format.manifest import Run
+from shardwright.shards.format.names import shard_number
 from shardwright.shards.format.record_members import json_member, mask_member
 from shardwright.storage.files import explained
 from shardwright.storage.urls import Location, Stat
-from shardwright.store import npy, records
+from shardwright.store import commands, npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, is_image_id
 from shardwright.store.rules import Rules
 from shardwright.store.store import Store
 
 SPLIT = "split"  # why a sample moves to another part
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A packed shard."""
-
-    entry: ShardEntry
-    ids: Sequence[str]
-    replaced: bool = False  # an interrupted run may have replaced it already
-    changes: Mapping[str, str] = field(default_factory=dict)  # what that had found, by sample
 
 
 @dataclass(frozen=True)
@@ -229,3 +231,99 @@ def _from_record(line: bytes, recipe: Recipe) -> Iterator[tuple[str, bytes]]:
 def _checksum(name: str, folder: int) -> int:
     with open(npy.open_array(name, folder), "rb", buffering=0) as file:
         return int.from_bytes(hashlib.file_digest(file, xxhash.xxh3_64).digest())
+
+
+def follow(
+    targets: Sequence[Target],
+    starts: Sequence[Start],
+    found: Scan,
+    choice: Choice,
+    selected: Selected,
+    engine: Engine,
+    progress: Progress,
+) -> tuple[list[Start], Comparison]:
+    """Find the shards that stay and those to write again; leave what is new in ``selected``.
+
+    Give also what has changed in all targets.
+    """
+    followed, total = [], Comparison()
+    anywhere = set(selected.order)
+    for target, start in zip(targets, starts, strict=True):
+        own = None if target.part is None else set(selected.of_part(selected.order, target.part))
+        result = compare(
+            target.folder,
+            start.packed,
+            found,
+            (anywhere if own is None else own).__contains__,
+            engine,
+            progress,
+            lists=lambda name: choice.fault(name, None) is None,
+            elsewhere=anywhere.__contains__,
+        )
+        require_ready(found.store, result.not_ready)
+        followed.append(_followed(start, result))
+        total.add(result)
+    staying = {sample for shard in total.shards for sample in shard.samples}
+    selected.order = [sample for sample in selected.order if sample not in staying]
+    selected.packed_before = len(staying)
+    return followed, total
+
+
+def _followed(start: Start, result: Comparison) -> Start:
+    buckets: dict[str, list[Compared]] = {}
+    for each in result.shards:
+        buckets.setdefault(each.shard.entry.bucket, []).append(each)
+    kept, again = [], []
+    for bucket, shards in buckets.items():
+        for number, each in _numbered(shards).items():
+            entry = each.shard.entry
+            if each.outdated or number != shard_number(entry.path):
+                again.append(Again(bucket, number, each.samples, entry.path))
+            else:
+                kept.append(entry)
+    packed = [each.shard for each in result.shards]
+    return replace(start, base=restricted(start.base, kept), packed=packed, again=again)
+
+
+def _numbered(shards: Sequence[Compared]) -> dict[int, Compared]:
+    """Give the shards of a bucket that are not empty their numbers; the last ones fill gaps."""
+    full = {shard_number(each.shard.entry.path): each for each in shards if each.samples}
+    gaps = [number for number in range(len(full)) if number not in full]
+    last = sorted((number for number in full if number >= len(full)), reverse=True)
+    moved = dict(zip(last, gaps, strict=True))
+    return {moved.get(number, number): each for number, each in full.items()}
+
+
+def require_some_left(starts: Sequence[Start], selected: Selected, checked: Checked) -> None:
+    """Raise if all packed samples would go, and no new one come."""
+    packed = sum(len(shard.ids) for start in starts for shard in start.packed)
+    if packed and not selected.packed_before and not checked.chosen:
+        what = f"no sample would be left of {quantity(packed, 'packed samples')}"
+        fix = "check the store and what is selected; to remove all shards, delete their folder"
+        raise UsageError(what, fix=fix)
+
+
+def require_current(
+    target: Target,
+    start: Start,
+    scan: Scan,
+    selected: Selected,
+    output: Location,
+    engine: Engine,
+    progress: Progress,
+) -> None:
+    """Raise if packed samples are outdated, before others are appended to them."""
+    packed = of_jsonl(jsonl_name(scan.store), start.packed, start.base.runs)
+    stays = lambda sample: sample not in selected.unselected  # noqa: E731
+    result = compare(target.folder, packed, scan, stays, engine, progress)
+    if result.outdated:
+        kinds = {"changed": result.changed, "removed": result.removed}
+        listed = [
+            f"{counts.total:,} {kind} {reasons(counts)}" for kind, counts in kinds.items() if counts
+        ]
+        are = "is" if result.outdated == 1 else "are"
+        count = quantity(result.outdated, "packed samples")
+        what = f"{count} {are} outdated: {', '.join(listed)}, so nothing was written"
+        sync = commands.pack(scan.store, output, "--sync")
+        fix = f"to update the shards and pack what is new, run {sync}"
+        raise OutdatedError(what, path=target.folder, fix=fix)

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from shardwright.progress import Progress, quantity
 from shardwright.recipes import SPECIFICATION, Component, Recipe
 from shardwright.recipes.compare import differences
 from shardwright.shards.format import tar
-from shardwright.shards.format.manifest import PackSettings
+from shardwright.shards.format.manifest import PackSettings, ShardEntry
 from shardwright.shards.format.names import bucket_folder, shard_name
 from shardwright.shards.format.record_members import json_member, mask_bytes, mask_fault
 from shardwright.store import commands, records
@@ -211,6 +211,16 @@ class Again(NamedTuple):
     number: int
     samples: array[int]
     before: str  # its path, which may have another number
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A packed shard."""
+
+    entry: ShardEntry
+    ids: Sequence[str]
+    replaced: bool = False  # an interrupted run may have replaced it already
+    changes: Mapping[str, str] = field(default_factory=dict)  # what that had found, by sample
 
 
 @dataclass(frozen=True)

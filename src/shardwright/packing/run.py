@@ -19,7 +19,7 @@ from shardwright.errors import (
     StorageError,
     UsageError,
 )
-from shardwright.packing import again, publish, start, sync
+from shardwright.packing import again, publish, start
 from shardwright.packing.again import (
     jsonl_name,
     require_same_kind,
@@ -27,6 +27,7 @@ from shardwright.packing.again import (
 )
 from shardwright.packing.choice import Request, read_choice
 from shardwright.packing.jobs import Job, foreseen, job_of, summarize
+from shardwright.packing.outdated import follow, require_current, require_some_left
 from shardwright.packing.plan import check, plan
 from shardwright.packing.scan import Scan, require_inputs, scan
 from shardwright.packing.select import Selected, select
@@ -89,14 +90,14 @@ def run(request: Request, progress: Progress) -> PackSummary:
     selected = select(found, choice, parts, known, packed, engine, progress)
     followed, synced, limit = starts, None, settings.limit
     if any(begin.before for begin in starts):
-        followed, synced = sync.follow(targets, starts, found, choice, selected, engine, progress)
+        followed, synced = follow(targets, starts, found, choice, selected, engine, progress)
         if limit is not None:  # then it bounds the samples of all shards
             again.warn_of_limit(limit, selected.packed_before, request, progress)
             limit = max(0, limit - selected.packed_before)
     kept = [sample for begin in followed for shard in begin.again for sample in shard.samples]
     checked = check(found, selected.order, limit, engine, progress, kept)
     if synced is not None:
-        sync.require_some_left(starts, selected, checked)
+        require_some_left(starts, selected, checked)
     jobs = []
     for target, begin in zip(targets, followed, strict=True):
         chosen = selected.of_part(checked.chosen, target.part)
@@ -214,7 +215,15 @@ def _obstacle(
             base = job.start.before or job.start.base
             require_same_kind(store, source.made, base, job.folder, progress)
             if job.start.append:
-                sync.require_current(job, selected, output, request.engine, progress)
+                require_current(
+                    job.target,
+                    job.start,
+                    job.layout.scan,
+                    selected,
+                    output,
+                    request.engine,
+                    progress,
+                )
         if jobs and not request.ignore_space:
             needed = sum(shard.bytes for job in jobs for shard in job.todo)
             fewer = "pack fewer with --limit or --bucket, "
@@ -266,7 +275,7 @@ def _write(
             jsonl=jsonl_name(request.store),
             store_id=source.store_id,
             parts=parts or UNSET,
-            sync=sync.note(job.start),
+            sync=job.start.sync,
             groups=UNSET if job.start.append or job.start.before else dict(staying.parts) or UNSET,
         )
         for job in jobs

@@ -12,8 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from shardwright.errors import DamageError, UsageError
 from shardwright.interrupts import check
-from shardwright.packing.outdated import Packed
-from shardwright.packing.plan import Again
+from shardwright.packing.plan import Again, Packed
 from shardwright.recipes.split import Split
 from shardwright.shards.format import consistency, index, manifest
 from shardwright.shards.format.again import with_layout
@@ -78,6 +77,19 @@ class Start:
         if self.append or self.before:
             used += [(shard.bucket, shard_number(shard.path)) for shard in self.base.shards]
         return {bucket: number + 1 for bucket, number in sorted(used)}
+
+    @property
+    def sync(self) -> Before | UnsetType:
+        """Give what is needed to finish a sync although old shards are gone."""
+        if self.before is None:
+            return UNSET
+        stay = {entry.path for entry in self.base.shards}
+        going = [shard for shard in self.packed if shard.entry.path not in stay]
+        return Before(
+            self.before,
+            {shard.entry.path: list(shard.ids) for shard in going},
+            {shard.entry.path: dict(shard.changes) for shard in going if shard.changes},
+        )
 
 
 def changed_settings(old: PackSettings, new: PackSettings) -> list[tuple[str, str, str]]:

@@ -14,7 +14,8 @@ from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME
 from shardwright.packing import again
 from shardwright.packing.choice import require_lists, wanted
-from shardwright.packing.outdated import SPLIT, Comparison, Packed, compare, of_jsonl
+from shardwright.packing.outdated import SPLIT, Comparison, compare, of_jsonl
+from shardwright.packing.plan import Packed
 from shardwright.packing.scan import Scan
 from shardwright.packing.splits import read_groups
 from shardwright.packing.start import current_run, packed_ids
