@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from shardwright import DamageError, OutdatedError, PackSummary, UsageError, pack, verify
@@ -240,23 +239,3 @@ def test_append_keeps_sha256sums_up(tmp_path: Path, output: Path) -> None:
     )
     assert done.returncode == 0
     assert done.stdout.count(": OK") == len(list(output.glob("bucket_*/*.tar")))
-
-
-@pytest.mark.parametrize("change", ["changed", "removed"])
-def test_shards_that_do_not_name_their_jsonl_are_outdated_only_by_what_has_changed(
-    change: str, tmp_path: Path, output: Path
-) -> None:
-    store = make_store(tmp_path / "derived", records(3))
-    packed(store, output)
-    made = manifest.load_manifest(output)
-    assert made is not None
-    runs = [msgspec.structs.replace(run, jsonl=None) for run in made.runs]
-    manifest.save_manifest(output, msgspec.structs.replace(made, runs=runs))
-    first, *others = store.records
-    kept = [{**first, "caption": "another"}, *others] if change == "changed" else others
-    store.write_lines(line(fields) for fields in kept)
-    if change == "changed":
-        with pytest.raises(OutdatedError, match="1 changed"):
-            packed(store, output, append=True)
-    else:
-        assert packed(store, output, append=True).written_samples == 0

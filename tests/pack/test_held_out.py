@@ -22,6 +22,7 @@ from tests.stores import Store, line, make_store, record
 from tests.tars import all_ids
 
 TRAIN, HELD_OUT = ["img0", "img1", "img2"], ["img3", "img4"]
+SECOND = "bucket_24x16/shard-000001.tar"
 
 
 def small_store(root: Path) -> Store:
@@ -76,13 +77,14 @@ def test_following_what_is_said_of_a_split_does_not_leak_the_validation_set(
     assert "the shards were packed from data/derived/train.jsonl" in done.stdout
     assert "--append" not in done.stdout
 
-    for more in ([], ["--dry-run"]):
-        done = commands.run(*packing, "--append", *more, cwd=tmp_path)
+    for more in (["--append"], ["--append", "--dry-run"], ["--sync"]):
+        done = commands.run(*packing, *more, cwd=tmp_path)
         assert done.returncode == 2
         assert done.stderr.splitlines()[-1] == (
             "error: data/shards/train: was packed from data/derived/train.jsonl, not from "
             "data/derived/approved_image_dataset.jsonl, so nothing was written; "
-            "give --jsonl data/derived/train.jsonl, or add --other-jsonl to pack from both"
+            "give --jsonl data/derived/train.jsonl; to replace its shards, run shardwright pack "
+            "--output-dir data/shards/train --overwrite; or give another --output-dir"
         )
     assert contents(shards) == before
 
@@ -91,23 +93,21 @@ def test_following_what_is_said_of_a_split_does_not_leak_the_validation_set(
     make_store(store.root, [*store.records, record("new", "24x16")], latent=(16, 2, 3))
     assert commands.run(*train, "--append", cwd=tmp_path).returncode == 0
     assert all_ids(shards) == [*TRAIN, "new"]
-    assert commands.run(*packing, "--append", "--other-jsonl", cwd=tmp_path).returncode == 0
-    assert all_ids(shards) == [*TRAIN, "new", *HELD_OUT]
-    assert recorded(shards) == ["train.jsonl", "train.jsonl", "approved_image_dataset.jsonl"]
+    assert recorded(shards) == ["train.jsonl", "train.jsonl"]
 
 
-@pytest.mark.parametrize("way", ["overwrite", "resume"])
-def test_shards_of_a_split_are_not_replaced_from_another_file_by_mistake(
-    store: Store, output: Path, way: str
+def test_shards_of_a_split_are_replaced_from_another_file_only_all_at_once(
+    store: Store, output: Path
 ) -> None:
     train, _ = split(store)
     packed(store, output, jsonl=train)
     before = contents(output)
     with pytest.raises(UsageError, match=r"was packed from .*train\.jsonl, not from "):
-        packed(store, output, **{way: True})
+        packed(store, output, resume=True)
     assert contents(output) == before
-    packed(store, output, overwrite=True, other_jsonl=True)
+    packed(store, output, overwrite=True)
     assert all_ids(output) == [*TRAIN, *HELD_OUT]
+    assert recorded(output) == [store.jsonl.name]
 
 
 def test_a_run_that_was_killed_before_its_first_shard_keeps_its_file(
@@ -142,12 +142,23 @@ def test_settings_that_only_one_side_has_on_record_are_warned_of(
     assert "the settings of vae are recorded only for the shards or only for the store" in said
 
 
-def test_once_both_files_are_in_either_may_be_appended(store: Store, output: Path) -> None:
+def test_a_folder_of_several_files_is_packed_again_from_one(store: Store, output: Path) -> None:
     train, _ = split(store)
     packed(store, output, jsonl=train)
-    packed(store, output, append=True, other_jsonl=True)
-    assert packed(store, output, append=True).written_samples == 0
-    assert packed(store, output, append=True, jsonl=train).written_samples == 0
+    made = manifest.load_manifest(output)
+    assert made is not None
+    runs = [*made.runs, msgspec.structs.replace(made.runs[0], jsonl=store.jsonl.name)]
+    shards = [*made.shards, msgspec.structs.replace(made.shards[0], path=SECOND, run=1)]
+    (output / SECOND).write_bytes((output / made.shards[0].path).read_bytes())
+    manifest.save_manifest(output, msgspec.structs.replace(made, runs=runs, shards=shards))
+    index = output / ".shardwright/index"
+    (index / SECOND).with_suffix(".idx").write_bytes(
+        (index / made.shards[0].path).with_suffix(".idx").read_bytes()
+    )
+    with pytest.raises(UsageError, match=r"train\.jsonl, not only from .*--overwrite"):
+        packed(store, output, sync=True)
+    packed(store, output, overwrite=True)
+    assert recorded(output) == [store.jsonl.name]
 
 
 def test_shards_of_another_tool_are_not_advised_to_be_appended_to(
@@ -173,8 +184,7 @@ def test_the_name_is_that_below_the_store_however_it_is_given(
         "../link/val.jsonl": "val.jsonl",
         "../elsewhere.jsonl": "../../elsewhere.jsonl",
     }.items():
-        options: dict[str, Any] = {"overwrite": True, "other_jsonl": True}
-        pack(derived_dir="../link", jsonl=given, output_dir=output, workers=1, **options)
+        pack(derived_dir="../link", jsonl=given, output_dir=output, workers=1, overwrite=True)
         assert recorded(output) == [name]
 
 
@@ -203,19 +213,6 @@ def test_a_name_that_is_no_text_is_recorded_all_the_same(store: Store, output: P
         packed(store, output, append=True)
 
 
-def test_a_resumed_append_goes_on_with_the_file_that_it_was_allowed(
-    store: Store, output: Path
-) -> None:
-    train, val = split(store)
-    packed(store, output, jsonl=train)
-    with using(KillingDisk(12)), pytest.raises(Killed):
-        packed(store, output, append=True, other_jsonl=True)
-    with pytest.raises(UsageError, match=r"was packed from .*, not from "):
-        packed(store, output, jsonl=val, resume=True)
-    packed(store, output, resume=True)
-    assert all_ids(output) == [*TRAIN, *HELD_OUT]
-
-
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_packing_another_bucket_from_another_file_is_refused_too(
     overwrite: bool, tmp_path: Path, output: Path
@@ -230,8 +227,6 @@ def test_packing_another_bucket_from_another_file_is_refused_too(
     ):
         packed(store, output, bucket=["16x24"], overwrite=overwrite)
     assert contents(output) == before
-    packed(store, output, bucket=["16x24"], overwrite=overwrite, other_jsonl=True)
-    assert sorted(all_ids(output)) == [*TRAIN, *HELD_OUT]
     packed(store, output, overwrite=True)  # nothing of the other file stays
     assert recorded(output) == [store.jsonl.name]
 
@@ -240,36 +235,6 @@ def test_shards_that_exist_are_reported_before_their_file(store: Store, output: 
     packed(store, output, jsonl=split(store)[0])
     with pytest.raises(FileExistsError):
         packed(store, output)
-
-
-class Warned(Progress):
-    """Keeps the warnings."""
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
-
-
-def test_a_manifest_that_does_not_name_its_file_is_appended_to_with_a_warning(
-    store: Store, output: Path
-) -> None:
-    """As the first version wrote them."""
-    packed(store, output, jsonl=split(store)[0])
-    path = output / ".shardwright/manifest.json"
-    made = json.loads(path.read_bytes())
-    assert made["runs"][0].pop("jsonl") == "train.jsonl"
-    old = msgspec.convert(made, manifest.Manifest)
-    manifest.save_manifest(output, old)
-    packed(store, output, append=True, progress=(progress := Warned()))
-    assert progress.warnings == [
-        f"{output}: the manifest does not name the JSONL of its shards; if it was only a part of "
-        f"the store, check that {store.jsonl} holds no held-out sample"
-    ]
-    assert all_ids(output) == [*TRAIN, *HELD_OUT]
-    packed(store, output, append=True, progress=(again := Warned()))
-    assert again.warnings == []
 
 
 def test_where_the_same_file_has_more_the_whole_command_is_advised(

@@ -58,7 +58,7 @@ def recorded(output: Path) -> list[Any]:
     return [run.store_id for run in found.runs]
 
 
-@pytest.mark.parametrize("way", ["--append", "--sync", "--append --other-jsonl", "--resume"])
+@pytest.mark.parametrize("way", ["--append", "--sync", "--resume"])
 def test_another_store_is_refused_and_nothing_changes(
     first: Path, second: Path, output: Path, way: str
 ) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from shardwright import Progress, pack
 from shardwright.engine.local import Local
-from shardwright.packing.outdated import Comparison, Packed, compare
+from shardwright.packing.outdated import Comparison, compare
+from shardwright.packing.plan import Packed
 from shardwright.packing.scan import scan
 from shardwright.shards.format import index, manifest
 from shardwright.store.store import Store as OurStore

@@ -12,7 +12,7 @@ import xxhash
 
 import shardwright
 from shardwright import SourceChangedError, pack, verify
-from shardwright.packing import known
+from shardwright.packing.scan import Scan
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.records import FACTS, load, records_name
@@ -153,19 +153,20 @@ def test_every_part_of_a_split_and_every_way_of_packing_keeps_them(
 def test_facts_that_change_while_they_are_packed_stop_the_run(store: Store, output: Path) -> None:
     lines = [{"image_id": f"img{number}", "enlarged": 1.0} for number in range(7)]
     path = write_facts(store, *lines)
-    found = known.Places.__init__
+    found = Scan.fact_places
 
     def changing(data: bytes | None) -> Any:  # noqa: ANN401
-        def after(*given: Any) -> None:  # noqa: ANN401
-            found(*given)
+        def after(*given: Any) -> Any:  # noqa: ANN401
+            places = found(*given)
             path.unlink() if data is None else path.write_bytes(data)
+            return places
 
         return after
 
     for data in (b"x" + path.read_bytes(), path.read_bytes()[::-1], None):
         write_facts(store, *lines)
         with (
-            mock.patch.object(known.Places, "__init__", changing(data)),
+            mock.patch.object(Scan, "fact_places", changing(data)),
             pytest.raises(SourceChangedError, match=r"facts\.jsonl: changed while it was read"),
         ):
             pack(derived_dir=store.root, output_dir=output, workers=1)

@@ -346,7 +346,7 @@ def test_a_list_outside_a_store_that_is_a_link_is_found_by_every_run(
     linked = Store(link, store.records)
     packed(linked, output, exclude_ids_file=leave, jsonl=other)
     assert packed(linked, output, append=True, jsonl=other).written_samples == 0
-    advised = f"--jsonl {other}, or add --other-jsonl"
+    advised = f"give --jsonl {other}; to replace"
     with pytest.raises(UsageError, match=advised):
         packed(linked, output, append=True)
     assert sorted(all_ids(output)) == ids(0, 1, 3, 4, 6, 7)

@@ -91,7 +91,7 @@ def build(
     from shardwright.encoders.base import Options, device_names
     from shardwright.engine.local import cores_used
     from shardwright.engine.ray import ray_of
-    from shardwright.packing.flags import NONE, read_settings
+    from shardwright.packing.choice import NONE, read_settings
     from shardwright.recipes.keys import DECODES, FITS, IDS
     from shardwright.storage.place import place_at
     from shardwright.store.store import find_recipe

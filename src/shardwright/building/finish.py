@@ -19,7 +19,7 @@ from shardwright.building.remembered import NOTED
 from shardwright.building.state import Destination
 from shardwright.errors import DamageError, LockedError
 from shardwright.layout import STATE_FOLDER
-from shardwright.packing import empty, publish
+from shardwright.packing import publish
 from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import Manifest, Run, ShardEntry, Unfinished
@@ -87,7 +87,7 @@ def finish(
     else:
         entries = _moved(local(folder), place, made)
     stays = bool(entries or base.shards)
-    checksums = empty.publish(folder, base, empties if stays else {})
+    checksums = publish.publish_empty(folder, base, empties if stays else {})
     if stays:  # else it is a part of a split that got nothing
         publish.make_durable(folder)  # before the manifest lists them
     total, left = counts

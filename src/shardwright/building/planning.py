@@ -36,12 +36,11 @@ from shardwright.errors import (
     ShardExistsError,
     UsageError,
 )
-from shardwright.packing import groups, start
+from shardwright.packing import splits, start
 from shardwright.packing.again import Asked, Last
 from shardwright.packing.again import announce as announce_kept
 from shardwright.packing.choice import FLAGS, Choice, read_lists
-from shardwright.packing.staying import find_staying
-from shardwright.packing.targets import Target, find_targets, overwriting
+from shardwright.packing.splits import Target, find_targets, overwriting
 from shardwright.progress import Progress, quantity
 from shardwright.shards.format.again import with_layout
 from shardwright.shards.format.manifest import PackSettings, Run, Unfinished
@@ -168,7 +167,7 @@ def _require_a_caption(outcome: Outcome, request: Request) -> None:
 
 def _without_ids(place: Destination) -> Destination:
     """Forget the ids of the samples that are there, which the layout was made from."""
-    return replace(place, begin=replace(place.begin, known=frozenset(), packed=()))
+    return replace(place, begin=replace(place.begin, packed=()))
 
 
 def _require_apart(found: Sequence[Found], output: Location) -> None:
@@ -246,7 +245,7 @@ def _asked(
         sha256=request.sha256,
         source=again.source(request.output) if again else None,
         components=again.components if again else None,
-        groups=(None if again else groups.checksum(split, request.output)) or UNSET,
+        groups=(None if again else splits.checksum(split, request.output)) or UNSET,
     )
     return asked, choice, targets
 
@@ -340,7 +339,7 @@ def _layout(
 ) -> Plan:
     numbers = {place.target.part: place.begin.first_numbers for place in places}
     there = ((each.target.part, i) for each in places for one in each.begin.packed for i in one.ids)
-    staying = find_staying(choice.settings.split, choice.groups, there, choice.first_ids)
+    staying = splits.find_staying(choice.settings.split, choice.groups, there, choice.first_ids)
     staying.announce(request.output, request.way, progress)
     choice = replace(choice, staying=staying)
     return plan.read(folder, asked.recipe, choice, known, numbers, Local(cores()), progress)

@@ -22,9 +22,9 @@ from shardwright.errors import (
 )
 from shardwright.interrupts import check
 from shardwright.packing import start
-from shardwright.packing.outdated import Packed
+from shardwright.packing.plan import Packed
+from shardwright.packing.splits import Target, overwriting
 from shardwright.packing.start import Start, existing
-from shardwright.packing.targets import Target, overwriting
 from shardwright.recipes import Recipe
 from shardwright.recipes.compare import differences
 from shardwright.shards.format import consistency, manifest, records

@@ -104,7 +104,6 @@ FLAGS = {
     "--resume": switch("finish an interrupted run; finished shards are kept"),
     "--append": switch("pack only new samples, into new shards"),
     "--sync": switch("update shards whose samples have changed or gone, and pack what is new"),
-    "--other-jsonl": switch("pack into a folder whose shards were packed from another JSONL"),
     "--sha256": switch("also write a SHA256SUMS file for sha256sum -c"),
     **IGNORE_SPACE,
     "--dry-run": switch("show what would be written, and write nothing"),

@@ -38,7 +38,6 @@ def pack(
     resume: bool = False,
     append: bool = False,
     sync: bool = False,
-    other_jsonl: bool = False,
     sha256: bool = False,
     ignore_space: bool = False,
     dry_run: bool = False,
@@ -60,15 +59,14 @@ def pack(
     """
     # Here, to keep the import of the package and --help fast.
     from shardwright.engine.ray import ray_of, tasks_on
-    from shardwright.packing.flags import bucket_names, read_settings
-    from shardwright.packing.request import Request
+    from shardwright.packing.choice import Request, bucket_names, read_settings
     from shardwright.packing.run import run
     from shardwright.storage.place import place_at
     from shardwright.store.folders import holds_shards
     from shardwright.store.store import find_places
 
     ways = {"overwrite": overwrite, "resume": resume, "append": append, "sync": sync}
-    switches = {"other_jsonl": other_jsonl, "sha256": sha256, "ignore_space": ignore_space}
+    switches = {"sha256": sha256, "ignore_space": ignore_space}
     require_switches(shuffle=shuffle, dry_run=dry_run, **switches, **ways)
     way = [name for name, given in ways.items() if given]
     if len(way) > 1:

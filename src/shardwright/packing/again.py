@@ -1,4 +1,4 @@
-"""A folder that is packed again: what it keeps of its last run, and what is not as it was.
+"""A folder that is packed again: whether it may be, what it keeps, and what is not as it was.
 
 What excludes samples (conditions, lists, the split) is kept until it is dropped by name. What lays
 them out (buckets, limit, shuffle, shard size) is as given now; only a sync goes on with that too.
@@ -6,34 +6,38 @@ them out (buckets, limit, shuffle, shard size) is as given now; only a sync goes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
 
-from shardwright.errors import DamageError, UsageError
+from shardwright.errors import DamageError, ProvenanceError, UsageError
 from shardwright.packing import start
-from shardwright.packing.choice import require_lists
-from shardwright.packing.request import Request
+from shardwright.packing.choice import Request, require_lists
+from shardwright.packing.splits import Target, recorded
 from shardwright.packing.start import Start
-from shardwright.packing.targets import Target, recorded
 from shardwright.progress import Progress, quantity
 from shardwright.recipes.split import Split
-from shardwright.shards.format import manifest
+from shardwright.shards.format import consistency
 from shardwright.shards.format.manifest import (
     CONDITIONS,
     IdsFile,
+    Manifest,
     PackSettings,
     Run,
     Unfinished,
 )
-from shardwright.shards.format.parts import parts_of
+from shardwright.shards.format.parts import parts_of, top_folder
+from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, joined, relative_name
 from shardwright.store import commands
 from shardwright.store.commands import quoted, split_flags
+from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
 from shardwright.text import near
+
+_DIGITS = 12  # of an identity, in an error
 
 
 class Last(NamedTuple):
@@ -55,11 +59,16 @@ class Asked(NamedTuple):
 
 def last_run(request: Request, targets: Sequence[Target]) -> Last | None:
     """Find the last run into the targets; of a part that is packed alone, into any part."""
-    top, found = request.output_dir, start.current_run(target.folder for target in targets)
+    top = top_of(request.output_dir, targets)
+    found = start.current_run(target.folder for target in targets)
     if alone(targets):
-        top = targets[0].folder.absolute().parent
         found = found or start.current_run(parts_of(top).values())
     return None if found is None else Last(top, found, _as_of(request.store, found, top))
+
+
+def top_of(output: Location, targets: Sequence[Target]) -> Location:
+    """Give the folder of all parts, also where one is packed alone."""
+    return targets[0].folder.absolute().parent if alone(targets) else output
 
 
 def alone(targets: Sequence[Target]) -> bool:
@@ -69,13 +78,16 @@ def alone(targets: Sequence[Target]) -> bool:
 
 def _as_of(store: Store, run: Run | Unfinished, top: Location) -> PackSettings:
     """Give the settings of a run; a build names its lists from its output, and not from a store."""
-    lists = {}
-    for name in CONDITIONS:
-        file = getattr(run.settings, name)
-        if isinstance(file, IdsFile) and run.is_build:
-            named = relative_name(joined(top, file.path), store.folder)
-            lists[name] = IdsFile(named, file.xxh3)
-    return msgspec.structs.replace(run.settings, **lists)
+    if not run.is_build:
+        return run.settings
+    return _listed(run.settings, lambda path: relative_name(joined(top, path), store.folder))
+
+
+def _listed(settings: PackSettings, named: Callable[[str], str]) -> PackSettings:
+    """Give settings with another name for each list of ids."""
+    lists = {name: getattr(settings, name) for name in CONDITIONS}
+    now = {n: IdsFile(named(f.path), f.xxh3) for n, f in lists.items() if isinstance(f, IdsFile)}
+    return msgspec.structs.replace(settings, **now)
 
 
 def settings_of(
@@ -129,7 +141,10 @@ def announce(
 ) -> None:
     """Report what is kept of the last run, and what is not as it was."""
     if last is None:
-        if asked.way == "overwrite" and any(_is_damaged(target.folder) for target in targets):
+        try:
+            for target in targets if asked.way == "overwrite" else ():
+                start.last_in(target.folder)
+        except DamageError:
             progress.warn(
                 f"{asked.output}: its manifest is damaged, so the conditions, lists and split of "
                 "the last run are unknown, and only those given now apply"
@@ -149,7 +164,7 @@ def announce(
             drop = drop and f" (to drop it: {drop})"
         spelt = " ".join(map(quoted, words))
         progress.say(f"{last.top}: kept from the last run: {spelt}{drop}")
-    if asked.way != "resume" and (listed := list(_differences(asked, last, settings))):
+    if asked.way != "resume" and (listed := _differences(asked, last, settings)):
         progress.say(f"{last.top}: not as in the last run: {', '.join(listed)}")
 
 
@@ -163,51 +178,88 @@ def warn_of_limit(limit: int, packed: int, request: Request, progress: Progress)
         )
 
 
-def _differences(asked: Asked, last: Last, settings: PackSettings) -> Iterator[str]:
+def _differences(asked: Asked, last: Last, settings: PackSettings) -> list[str]:
     """Say what is not as in the last run."""
     same: dict[str, Any] = {"part": last.settings.part}
     if asked.way == "sync":  # which follows the buckets of all runs
         same["buckets"] = last.settings.buckets
     now = msgspec.structs.replace(settings, **same)
-    for name, flag in CONDITIONS.items():
-        was, file = getattr(last.settings, name), getattr(now, name)
-        if isinstance(was, IdsFile) and isinstance(file, IdsFile) and was.path == file.path:
-            now = msgspec.structs.replace(now, **{name: was})
-            if was.xxh3 != file.xxh3:
-                path = joined(asked.folder, file.path)
-                yield f"{flag} {quoted(str(path))} has changed since"
     before, now = (_from_here(one, asked.folder, last.top) for one in (last.settings, now))
-    for flag, old, new in start.changed_settings(before, now):
-        yield f"{flag} was {old} and is {new}"
+    changes = start.changed_settings(before, now)
+    return [f"{flag} was {old} and is {new}" for flag, old, new in changes]
 
 
 def _from_here(settings: PackSettings, folder: Location, top: Location) -> PackSettings:
     """Give settings with their lists as the user would name them, to be shown."""
-    lists: dict[str, Any] = {}
     if (split := settings.split) and split.by is not None and split.has_groups:
-        lists["split"] = replace(split, by=near(str(joined(top, split.by))))
-    for name in CONDITIONS:
-        if isinstance(file := getattr(settings, name), IdsFile):
-            path = near(str(joined(folder, file.path)))
-            lists[name] = msgspec.structs.replace(file, path=path)
-    return msgspec.structs.replace(settings, **lists)
-
-
-def _is_damaged(folder: Location) -> bool:
-    try:
-        manifest.load_unfinished(folder)
-        manifest.load_manifest(folder)
-    except DamageError:
-        return True
-    return False
+        shown = replace(split, by=near(str(joined(top, split.by))))
+        settings = msgspec.structs.replace(settings, split=shown)
+    return _listed(settings, lambda path: near(str(joined(folder, path))))
 
 
 def overwrite(store: Store, top: Location) -> str:
     """Write the command that packs all of a folder again, with the same selection and layout."""
-    found = recorded(top)
     flags: list[str] = []
-    if found is not None:
-        last, settings = found
-        last = msgspec.structs.replace(last, settings=settings)
-        flags = _as_of(store, last, top).flags(store.folder, top)
+    if (found := recorded(top)) is not None:
+        run, settings = found
+        run = msgspec.structs.replace(run, settings=settings)
+        flags = _as_of(store, run, top).flags(store.folder, top)
     return commands.pack(store, top, "--overwrite", *flags)
+
+
+def require_same_source(
+    store: Store, store_id: str | None, begin: Start, output: Location, top: Location
+) -> None:
+    """Raise if shards that stay, or the run to resume, are of another store or JSONL.
+
+    Another store has another identity; another JSONL of one store may hold out samples.
+    """
+    known, names = begin.store_ids, begin.jsonls
+    others = [name for name in names if name != jsonl_name(store)]
+    give = ""
+    if known and store_id not in known:
+        own = f" (identity {store_id[:_DIGITS]})" if store_id else ", which has no identity"
+        before = f"another store (identity {known[-1][:_DIGITS]}), not from {store.folder}{own}"
+    elif others:
+        paths = [str(store.of(name).jsonl) for name in others]
+        before = " and ".join(paths) + f", not {'only ' * (names != others)}from {store.jsonl}"
+        give = f"give --jsonl {quoted(paths[0])}; " if len(names) == 1 else ""
+    else:
+        return
+    fix = "give another --output-dir"
+    if place_at(output).can_replace:
+        fix = f"to replace its shards, run {overwrite(store, top)}; or {fix}"
+    what = f"was packed from {before}, so nothing was written"
+    raise UsageError(what, path=output, fix=give + fix)
+
+
+def jsonl_name(store: Store) -> str:
+    """Give the path of the JSONL as a run records it."""
+    return relative_name(store.jsonl, store.folder)
+
+
+def require_same_kind(
+    store: Store, entries: Mapping[str, Entry], base: Manifest, output: Location, progress: Progress
+) -> None:
+    """Raise if the store's arrays were made with other settings than those of the shards kept.
+
+    Where the settings are not recorded, warn.
+    """
+    if not base.shards:
+        return
+    if names := consistency.unknown_settings(base, entries):
+        progress.warn(
+            f"{output}: the settings of {' and '.join(names)} are recorded only for the shards or "
+            "only for the store; check that they are the same"
+        )
+    if listed := consistency.other_recipe(base, store.recipe):
+        made = f"its shards were made with another recipe ({listed})"
+    elif listed := consistency.other_settings(base, entries):
+        made = f"its arrays were made with other settings ({listed})"
+    else:
+        return
+    fix = "give another --output-dir, with all flags of the last run"
+    if place_at(output).can_replace:
+        command = overwrite(store, top_folder(output, base.runs[-1].settings))
+        fix = f"to pack all of it again, run {command}; or run that with another --output-dir"
+    raise ProvenanceError(f"{made}, so nothing was written", path=output, fix=fix)

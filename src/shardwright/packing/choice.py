@@ -1,47 +1,58 @@
-"""Which samples a run asks for: by lists of ids, conditions, limits, and the part of a split."""
+"""What a run is asked for, and so which samples: by lists, conditions, limits, part of a split.
+
+``build`` shares the flags that choose samples.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import xxhash
 
 from shardwright import regular
+from shardwright.buckets import is_bucket
+from shardwright.engine import Engine
 from shardwright.errors import InputMissingError, ShardwrightError, UsageError
-from shardwright.packing.groups import read_groups
-from shardwright.packing.staying import Staying, find_staying, packed_in
+from shardwright.packing.splits import Staying, find_staying, packed_in, read_groups
 from shardwright.recipes import Recipe, Selection
+from shardwright.recipes.split import Split, choose_split
 from shardwright.shards.format.manifest import IdsFile, PackSettings
+from shardwright.shards.format.parts import recorded_split
 from shardwright.storage.files import absence, explained
 from shardwright.storage.urls import Location, joined, relative_name
 from shardwright.store import facts, records, where
 from shardwright.store.facts import Facts
 from shardwright.store.records import BadRecordError, Record, is_image_id
 from shardwright.store.store import Store
-from shardwright.store.where import Condition
+from shardwright.store.where import Condition, parse
+from shardwright.validate import integer, names, place_or_none
 
+NONE = "none"  # drops what excludes samples; a file of that name is ./none
 FLAGS = {"ids_file": "--ids-file", "exclude_ids_file": "--exclude-ids-file"}
 _DIGITS = 4  # of a fact
 
 
 @dataclass(frozen=True)
-class MinSide:
-    """The recipe's least length of a picture's shorter side."""
+class Request:
+    """What a run of pack is asked for."""
 
-    pixels: int
-
-    def holds(self, record: Record) -> bool:
-        """Whether it holds for a record."""
-        return bool(min(record["width"], record["height"]) >= self.pixels)
-
-    def __str__(self) -> str:
-        return f"min_side = {self.pixels}"
+    store: Store
+    output_dir: Location
+    settings: PackSettings  # as far as the flags say
+    given: Mapping[str, Any]  # those of them that were given; with ``none``, empty
+    way: str | None  # overwrite, resume, append or sync, where shards may be there already
+    sha256: bool
+    ignore_space: bool
+    dry_run: bool
+    progress_every: int
+    engine: Engine
 
 
 @dataclass(frozen=True)
@@ -63,10 +74,12 @@ class Choice:
         return where.conditions(self.settings.where)
 
     @cached_property
-    def conditions(self) -> list[Condition | MinSide]:
-        """Give the conditions on records, each of which must hold."""
-        least = self.limits.min_side
-        return [*self.where, *([] if least is None else [MinSide(least)])]
+    def conditions(self) -> dict[str, Condition]:
+        """Give the conditions on records, each of which must hold, by their text."""
+        found = {str(one): one for one in self.where}
+        if (least := self.limits.min_side) is not None:
+            found[f"min_side = {least}"] = parse(f"width >= {least} and height >= {least}")
+        return found
 
     @cached_property
     def asks_facts(self) -> bool:
@@ -97,6 +110,69 @@ class Choice:
         return split.part_of(own if group is None else group) if split else None
 
 
+def read_settings(
+    folder: Location,
+    top: Location,
+    recipe_split: Split | None,
+    *,
+    bucket: Iterable[str],
+    where: Iterable[str],
+    ids_file: object,
+    exclude_ids_file: object,
+    split: object,
+    split_by: object,
+    shard_size: object,
+    limit: object,
+    shuffle: bool,
+    seed: object,
+) -> PackSettings:
+    """Check flags, and give the settings that they ask for.
+
+    Lists are relative to a folder, and the groups of a split to that of the split, ``top``.
+    """
+    conditions = names("--where", where)
+    if NONE in conditions and len(conditions) > 1:
+        what = "--where none drops all conditions, and others are given"
+        raise UsageError(what, fix="leave out one or the other")
+    conditions = [text for text in conditions if text != NONE]
+    for text in conditions:
+        parse(text)
+    lists = {"--ids-file": ids_file, "--exclude-ids-file": exclude_ids_file}
+    take, leave = (
+        _listed(None if file == NONE else place_or_none(flag, file), folder)
+        for flag, file in lists.items()
+    )
+    if split == NONE:
+        split = recipe_split = None
+    if split is None and split_by is not None:  # another list, or column, for the same parts
+        recipe_split = recorded_split(top) or recipe_split
+    chosen = choose_split(split, split_by, recipe_split)
+    if chosen is not None and chosen.by is not None and chosen.has_groups:
+        chosen = replace(chosen, by=relative_name(Path(chosen.by), top))
+    drawn = 0 if seed is None else integer("--seed", seed, least=-(1 << 63))
+    return PackSettings(
+        buckets=bucket_names(bucket),
+        shuffle=shuffle,
+        seed=drawn if shuffle else None,
+        limit=None if limit is None else integer("--limit", limit),
+        shard_size=1000 if shard_size is None else integer("--shard-size", shard_size, least=1),
+        split=chosen,
+        where=conditions,
+        ids_file=take,
+        exclude_ids_file=leave,
+    )
+
+
+def bucket_names(given: Iterable[str]) -> list[str]:
+    """Check the names of buckets."""
+    found = sorted(names("--bucket", given))
+    for name in found:
+        if not is_bucket(name):
+            fix = "write WIDTHxHEIGHT, for example 832x1216"
+            raise UsageError(f"--bucket {name}: not a bucket", fix=fix)
+    return found
+
+
 def group_text(record: Record, by: str | None) -> str | None:
     """Give the value of the column that groups samples, as text; None if it has none."""
     value = record.get(by) if by is not None else None
@@ -125,7 +201,7 @@ def wanted(store: Store, settings: PackSettings, top: Location) -> dict[str, str
             group = group_text(record, choice.group)
             if choice.asks_facts:
                 record = facts.fields(record, beside.get(image_id), store.recipe) | record
-            taken = not any(not one.holds(record) for one in choice.conditions)
+            taken = all(one.holds(record) for one in choice.conditions.values())
             taken &= choice.fault(image_id, None) is None
             part = choice.part_of(image_id, group)
             taken &= settings.part in (None, part)
@@ -205,7 +281,7 @@ def _exceeded(known: Facts, recipe: Recipe) -> str | None:
     return None
 
 
-def ids_file(path: Path | None, folder: Location) -> IdsFile | None:
+def _listed(path: Path | None, folder: Location) -> IdsFile | None:
     """Name a list in settings, relative to a folder; what is in it is known when it is read."""
     if path is None:
         return None

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from shardwright.buckets import Bucket
-from shardwright.errors import DamageError
+from shardwright.errors import DamageError, ShardwrightError, UsageError
+from shardwright.interrupts import check
 from shardwright.packing import again
-from shardwright.packing.check import Checked
 from shardwright.packing.outdated import Comparison
-from shardwright.packing.plan import Plan, Shard
+from shardwright.packing.plan import Checked, Plan, Shard
 from shardwright.packing.scan import Scan
 from shardwright.packing.select import Selected
-from shardwright.packing.start import Start, existing
+from shardwright.packing.splits import Target
+from shardwright.packing.start import Start, changed_settings, existing
 from shardwright.packing.summary import BucketSummary, PackSummary, PartSummary, SyncSummary
-from shardwright.packing.targets import Target
-from shardwright.shards.format import index
+from shardwright.shards.format import index, records
+from shardwright.shards.format.again import with_layout
 from shardwright.shards.format.manifest import ShardEntry
-from shardwright.shards.format.names import bucket_folder, existing_buckets
+from shardwright.shards.format.names import bucket_folder, existing_buckets, shard_name
 from shardwright.shards.format.parts import top_folder
+from shardwright.shards.format.writer import entry_of
 from shardwright.shards.loaders.indexes import read_record
+from shardwright.storage import files
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
 from shardwright.store import commands
@@ -30,13 +35,12 @@ from shardwright.store import commands
 
 @dataclass(frozen=True)
 class Job:
-    """What a run does in one target."""
+    """The next state of a target: what stays, what goes, and what is made."""
 
     target: Target
     start: Start
     layout: Plan
     kept: dict[str, ShardEntry]  # of the interrupted run
-    jsonls: list[str]  # that its shards were packed from
 
     @property
     def folder(self) -> Location:
@@ -67,18 +71,67 @@ class Job:
     @property
     def old(self) -> list[str]:
         """List the shards that are there and do not stay."""
-        stay = self.stay
-        new = {shard.path for shard in self.todo}
+        stay, new = self.stay, {shard.path for shard in self.todo}
         buckets = existing_buckets(self.folder)
         # An interrupted --append may have left shards anywhere that are not planned now.
-        replaced = buckets if self.start.append else self.start.replaced
-        going = set(map(bucket_folder, replaced))
+        going = set(map(bucket_folder, buckets if self.start.append else self.start.replaced))
         found = (f"{path.parent.name}/{path.name}" for path in existing(self.folder, buckets))
         return [
             name
             for name in found
             if name not in stay and (name in new or name.partition("/")[0] in going)
         ]
+
+
+def job_of(target: Target, begin: Start, layout: Plan, way: str | None) -> Job:
+    """Complete the next state of a target by what is planned; raise if another run is resumed."""
+    kept, note = dict[str, ShardEntry](), begin.note
+    if note is not None and way in ("append", "resume", "sync"):
+        if note.plan == layout.digest:
+            done = finished(target.folder, layout)
+            kept = {path: e for path, e in done.items() if e.bucket not in begin.replaced}
+        elif way == "resume":
+            changes = changed_settings(note.settings, layout.settings)
+            differing = [f"{flag} was {old} and is {new}" for flag, old, new in changes]
+            what = ", ".join(differing) or "the records or arrays of the store have changed"
+            fix = f"run it as before, with {with_layout('--resume', note.settings)}, or pack again "
+            fix += f"with {'--sync' if begin.before else with_layout('--overwrite', note.settings)}"
+            raise UsageError(f"--resume: this is not the run to resume: {what}", fix=fix)
+    job = Job(target, begin, layout, kept)
+    if begin.before:  # buckets with shards that are replaced or removed
+        stay = {target.folder / path for path in job.stay}
+        mixed = {
+            bucket
+            for bucket in existing_buckets(target.folder)
+            if not stay.issuperset(existing(target.folder, [bucket]))
+        }
+        job = replace(job, start=replace(begin, replaced=sorted(mixed.union(begin.replaced))))
+    return job
+
+
+def finished(output: Location, plan: Plan) -> dict[str, ShardEntry]:
+    """Find the planned shards that are already there, complete and with the planned samples."""
+    look = partial(_finished, output, plan)
+    entries = place_at(output).each(look, plan.shards)
+    return {entry.path: entry for entry in entries if entry is not None}
+
+
+def _finished(output: Location, plan: Plan, shard: Shard) -> ShardEntry | None:
+    check()
+    path = output / index.index_name(shard.path)
+    try:
+        data = files.read(path)
+        head = index.decode(data, path).head
+        records_xxh3 = records.checksum(output, shard.path)
+        there = (output / shard.path).stat()
+        store, ids = plan.scan.store, [plan.scan.ids[sample] for sample in shard.samples]
+        paths = (store.array(row, image_id) for image_id in ids for row in store.recipe.components)
+        recomputed = max(os.stat(path).st_ctime_ns for path in paths) > there.st_ctime_ns
+    except (OSError, ShardwrightError):
+        return None
+    found = (head.ids, head.shard, head.bytes, there.st_size, head.records_xxh3)
+    planned = (ids, shard.path, shard.bytes, shard.bytes, records_xxh3)
+    return None if recomputed or found != planned else entry_of(head, data)
 
 
 def foreseen(jobs: Sequence[Job], scan: Scan) -> Iterator[tuple[str, str]]:
@@ -109,8 +162,6 @@ def summarize(
 
     ``synced`` is what a sync found.
     """
-    skipped = checked.skipped(scan)
-    ready = scan.ready_records - len(checked.invalid)
     buckets, parts = _tables(jobs, checked)
     new = {job.target.prefix + shard.path for job in jobs for shard in job.todo}
     kept = [shard for job in jobs for shard in job.layout.shards if shard.path in job.kept]
@@ -126,9 +177,9 @@ def summarize(
         pack = again.overwrite(scan.store, top_folder(output, jobs[0].layout.settings))
     return PackSummary(
         total_records=scan.total_records,
-        ready_records=ready,
-        skipped_incomplete=skipped.total,
-        unopened_records=ready - len(checked.chosen),
+        ready_records=checked.ready_records,
+        skipped_incomplete=checked.skipped.total,
+        unopened_records=checked.ready_records - len(checked.chosen),
         written_samples=sum(entry.samples for entry in buckets.values()),
         written_shards=len(new),
         written_bytes=sum(entry.bytes for entry in buckets.values()),
@@ -143,7 +194,7 @@ def summarize(
         derive_command=derive,
         pack_command=pack,
         seconds=round(time.monotonic() - started, 3),
-        skipped_by_reason=dict(skipped),
+        skipped_by_reason=dict(checked.skipped),
         buckets=buckets,
         left_out=dict(selected.left_out),
         packed_before=selected.packed_before + finished,
@@ -158,40 +209,25 @@ def _tables(
     jobs: Sequence[Job], checked: Checked, *, stays: bool = False
 ) -> tuple[dict[str, BucketSummary], dict[str, PartSummary]]:
     """Count what is written, by bucket and by part; with ``stays``, also the shards that stay."""
-    buckets: dict[str, BucketSummary] = {}
-    parts = {
-        job.target.part: PartSummary()
-        for job in jobs
-        if job.target.part and job.layout.settings.split
-    }
-
-    def count(job: Job, bucket: str, samples: int, nbytes: int) -> list[BucketSummary]:
-        groups = [buckets]
-        if job.target.part:
-            part = parts[job.target.part]
-            part.count(samples, nbytes)
-            groups.append(part.buckets)
-        entries = [group.setdefault(bucket, BucketSummary()) for group in groups]
-        for entry in entries:
-            entry.count(samples, nbytes)
-        return entries
-
+    total, parts = PartSummary(), dict[str, PartSummary]()
     for job in jobs:
+        tables = {job.target.prefix: total}
+        if job.target.part and job.layout.settings.split:
+            tables[""] = parts[job.target.part] = PartSummary()
         for shard in job.todo:
             name = shard.path.rpartition("/")[2]
-            entries = count(job, shard.bucket, len(shard.samples), shard.bytes)
-            for entry, spelt in zip(entries, (job.target.prefix + name, name), strict=False):
-                entry.off_shape += sum(checked.off_shape[sample] for sample in shard.samples)
-                entry.shard_bytes[spelt] = shard.bytes
+            off_shape = sum(checked.off_shape[sample] for sample in shard.samples)
+            for prefix, table in tables.items():
+                bucket = table.count_in(shard.bucket, len(shard.samples), shard.bytes)
+                bucket.off_shape += off_shape
+                bucket.shard_bytes[prefix + name] = shard.bytes
         for one in (*job.start.base.shards, *job.kept.values()) if stays else ():
-            count(job, one.bucket, one.samples, one.bytes)
-    for part in parts.values():
-        part.buckets = _in_order(part.buckets)
-    return _in_order(buckets), parts
-
-
-def _in_order(buckets: dict[str, BucketSummary]) -> dict[str, BucketSummary]:
-    return dict(sorted(buckets.items(), key=lambda item: Bucket.parse(item[0])))
+            for table in tables.values():
+                table.count_in(one.bucket, one.samples, one.bytes)
+    for table in (total, *parts.values()):
+        in_order = sorted(table.buckets.items(), key=lambda item: Bucket.parse(item[0]))
+        table.buckets = dict(in_order)
+    return total.buckets, parts
 
 
 def _index_commands(jobs: Sequence[Job], old: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -206,9 +242,8 @@ def _index_commands(jobs: Sequence[Job], old: Mapping[str, Sequence[str]]) -> It
 def _synced(jobs: Sequence[Job], found: Comparison, checked: Checked, scan: Scan) -> SyncSummary:
     renumbered = {}
     for job in jobs:
-        paths = {(shard.bucket, shard.number): shard.path for shard in job.layout.shards}
         for shard in job.start.again:
-            path = paths[shard.bucket, shard.number]
+            path = f"{bucket_folder(shard.bucket)}/{shard_name(shard.number)}"
             if path != shard.before:
                 renumbered[job.target.prefix + shard.before] = job.target.prefix + path
     chosen = set(checked.chosen)

@@ -1,63 +1,63 @@
-"""Which packed samples are no longer what the store holds.
+"""Which packed samples are no longer what the store holds, and how ``--sync`` follows it.
 
 No shard is read, because its index has the size and checksum of every member. A record is compared
 by the checksums of the members that would be written now, an array by its size, and by its bytes
 only if its file is newer than the shard. So if shards are copied without their times, a change of
 an array may stay hidden here; ``verify --against`` reads every byte.
+
+Only shards with changed or removed samples are written again, from the store and under the same
+number; what is new goes to new shards. If a shard becomes empty, the last one of its bucket takes
+its number, so that numbers have no gaps.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import partial
 
 import xxhash
 
 from shardwright.engine import Engine
+from shardwright.errors import OutdatedError, UsageError
 from shardwright.interrupts import check
+from shardwright.packing.again import jsonl_name
+from shardwright.packing.choice import Choice
+from shardwright.packing.plan import Again, Checked, Packed, reasons, require_ready
 from shardwright.packing.scan import Excerpt, Scan, missing_array
+from shardwright.packing.select import Selected
+from shardwright.packing.splits import Target
+from shardwright.packing.start import Start, restricted
 from shardwright.packing.summary import Counts
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import JSON_SUFFIX, Recipe
 from shardwright.shards.format import index
-from shardwright.shards.format.manifest import Run, ShardEntry
+from shardwright.shards.format.manifest import Run
+from shardwright.shards.format.names import shard_number
 from shardwright.shards.format.record_members import json_member, mask_member
 from shardwright.storage.files import explained
 from shardwright.storage.objects import Object
 from shardwright.storage.urls import Location
-from shardwright.store import npy, records
+from shardwright.store import commands, npy, records
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, is_image_id
 from shardwright.store.rules import Rules
 from shardwright.store.store import Store
 
 SPLIT = "split"  # why a sample moves to another part
-_CHUNK = 1 << 20  # bytes hashed at a time
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A packed shard."""
-
-    entry: ShardEntry
-    ids: Sequence[str]
-    replaced: bool = False  # an interrupted run may have replaced it already
-    changes: Mapping[str, str] = field(default_factory=dict)  # what that had found, by sample
-    named: bool = True  # its JSONL is known; if not, what is not in this one may be in another
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A packed shard, and those of its samples that stay in it, by their position in the scan."""
+    """A packed shard with what differs, and those of its samples that stay in it."""
 
-    entry: ShardEntry
-    samples: array[int]
+    shard: Packed
+    samples: array[int]  # by their position in the scan
     outdated: bool  # a sample has changed or does not stay
-    changes: Mapping[str, str]  # what differs, by sample
 
 
 @dataclass
@@ -75,6 +75,13 @@ class Comparison:
         """Count the samples that have changed or are removed."""
         return self.changed.total + self.removed.total
 
+    def add(self, other: Comparison) -> None:
+        """Add what is of another folder."""
+        self.shards += other.shards
+        self.moved |= other.moved
+        self.changed.merge(other.changed)
+        self.removed.merge(other.removed)
+
 
 def newer(source: os.stat_result, shard: os.stat_result | Object, moved: bool = True) -> bool:
     """Whether a file may have been written, or moved there, after a shard.
@@ -88,16 +95,8 @@ def newer(source: os.stat_result, shard: os.stat_result | Object, moved: bool = 
 
 
 def of_jsonl(name: str, packed: Iterable[Packed], runs: Sequence[Run]) -> list[Packed]:
-    """Give the shards that were packed from a JSONL, or may be: earlier versions did not say.
-
-    Those of a build are from none.
-    """
-    found = []
-    for shard in packed:
-        run = runs[shard.entry.run]
-        if run.jsonl in (name, None) and not run.is_build:
-            found.append(replace(shard, named=run.jsonl is not None))
-    return found
+    """Give the shards that were packed from a JSONL; those of a build are from none."""
+    return [shard for shard in packed if runs[shard.entry.run].jsonl == name]
 
 
 def compare(
@@ -125,16 +124,11 @@ def compare(
     differing: dict[str, Mapping[str, str]] = {}
     read = 0
     tasks = (
-        _Task(
-            output,
-            shard.entry.path,
-            found.excerpt([places[i] for i in shard.ids if i in places]),
-            moved,
-        )
+        (shard.entry.path, found.excerpt([places[i] for i in shard.ids if i in places]))
         for shard in packed
         if not shard.replaced and not absent.issuperset(shard.ids)
     )
-    with closing(engine.run(_compare, tasks)) as results:
+    with closing(engine.run(partial(_compare, output, moved), tasks)) as results:
         for path, changed, arrays in results:
             differing[path] = changed
             read += arrays
@@ -154,7 +148,7 @@ def compare(
             if sample is None:
                 if name in reasons and lists(name):
                     result.not_ready.add(reasons[name], name)
-                elif shard.named:
+                else:
                     result.removed.add("not_selected" if name in reasons else "record_gone", name)
             elif not stays(sample) and not elsewhere(sample):
                 result.removed.add("not_selected", name)
@@ -166,7 +160,7 @@ def compare(
                 if name in changes:
                     result.changed.add(changes[name], name)
         outdated = shard.replaced or bool(changes) or len(stay) < len(shard.ids)
-        result.shards.append(Compared(shard.entry, stay, outdated, changes))
+        result.shards.append(Compared(replace(shard, changes=changes), stay, outdated))
     return result
 
 
@@ -181,51 +175,47 @@ def _not_ready(store: Store, absent: Collection[str]) -> dict[str, str]:
     return found
 
 
-class _Task(NamedTuple):
-    output: Location
-    path: str
-    samples: Excerpt
-    moved: bool
-
-
-def _compare(task: _Task) -> Iterator[tuple[str, dict[str, str], int]]:
+def _compare(
+    output: Location, moved: bool, task: tuple[str, Excerpt]
+) -> Iterator[tuple[str, dict[str, str], int]]:
     """Compare one shard; give what differs, by sample, and how many arrays were read."""
-    shard, path = index.load(task.output, task.path), task.output / task.path
+    name, samples = task
+    shard, path = index.load(output, name), output / name
     with explained(path):
         written = path.stat()
     members = len(shard.head.members)
     places = {name: number * members for number, name in enumerate(shard.head.ids)}
     sizes, checksums = shard.columns()
     columns = {suffix: column for column, suffix in enumerate(shard.head.members)}
-    recipe = task.samples.store.recipe
+    recipe = samples.store.recipe
     if not columns.keys() >= set(recipe.suffixes):  # packed by another recipe
-        yield task.path, dict.fromkeys(task.samples.ids, "recipe"), 0
+        yield name, dict.fromkeys(samples.ids, "recipe"), 0
         return
     changes, read = {}, 0
     with ExitStack() as stack:
-        folders = task.samples.folders(stack)
-        for name, line in task.samples.lines():
-            first = places[name]
+        folders = samples.folders(stack)
+        for image_id, line in samples.lines():
+            first = places[image_id]
             if any(
                 checksums[first + columns[suffix]] != xxhash.xxh3_64_intdigest(data)
                 for suffix, data in _from_record(line, recipe)
             ):
-                changes[name] = "record"
+                changes[image_id] = "record"
                 continue
             for component, folder in folders:
-                member, file = first + columns[component.suffix], name + component.extension
+                member, file = first + columns[component.suffix], image_id + component.extension
                 try:
                     there = os.stat(file, dir_fd=folder)
                     same = there.st_size == sizes[member]
-                    if same and newer(there, written, task.moved):
+                    if same and newer(there, written, moved):
                         read += 1
                         same = _checksum(file, folder) == checksums[member]
                 except (OSError, BadArrayError):  # found out when it is packed
                     same = False
                 if not same:
-                    changes[name] = component.name
+                    changes[image_id] = component.name
                     break
-    yield task.path, changes, read
+    yield name, changes, read
 
 
 def _from_record(line: bytes, recipe: Recipe) -> Iterator[tuple[str, bytes]]:
@@ -240,9 +230,101 @@ def _from_record(line: bytes, recipe: Recipe) -> Iterator[tuple[str, bytes]]:
 
 
 def _checksum(name: str, folder: int) -> int:
-    hasher, fd = xxhash.xxh3_64(), npy.open_array(name, folder)
-    with open(fd, "rb", buffering=0) as file:
-        while data := file.read(_CHUNK):
-            check()
-            hasher.update(data)
-    return hasher.intdigest()
+    with open(npy.open_array(name, folder), "rb", buffering=0) as file:
+        return int.from_bytes(hashlib.file_digest(file, xxhash.xxh3_64).digest())
+
+
+def follow(
+    targets: Sequence[Target],
+    starts: Sequence[Start],
+    found: Scan,
+    choice: Choice,
+    selected: Selected,
+    engine: Engine,
+    progress: Progress,
+) -> tuple[list[Start], Comparison]:
+    """Find the shards that stay and those to write again; leave what is new in ``selected``.
+
+    Give also what has changed in all targets.
+    """
+    followed, total = [], Comparison()
+    anywhere = set(selected.order)
+    for target, start in zip(targets, starts, strict=True):
+        own = None if target.part is None else set(selected.of_part(selected.order, target.part))
+        result = compare(
+            target.folder,
+            start.packed,
+            found,
+            (anywhere if own is None else own).__contains__,
+            engine,
+            progress,
+            lists=lambda name: choice.fault(name, None) is None,
+            elsewhere=anywhere.__contains__,
+        )
+        require_ready(found.store, result.not_ready)
+        followed.append(_followed(start, result))
+        total.add(result)
+    staying = {sample for shard in total.shards for sample in shard.samples}
+    selected.order = [sample for sample in selected.order if sample not in staying]
+    selected.packed_before = len(staying)
+    return followed, total
+
+
+def _followed(start: Start, result: Comparison) -> Start:
+    buckets: dict[str, list[Compared]] = {}
+    for each in result.shards:
+        buckets.setdefault(each.shard.entry.bucket, []).append(each)
+    kept, again = [], []
+    for bucket, shards in buckets.items():
+        for number, each in _numbered(shards).items():
+            entry = each.shard.entry
+            if each.outdated or number != shard_number(entry.path):
+                again.append(Again(bucket, number, each.samples, entry.path))
+            else:
+                kept.append(entry)
+    packed = [each.shard for each in result.shards]
+    return replace(start, base=restricted(start.base, kept), packed=packed, again=again)
+
+
+def _numbered(shards: Sequence[Compared]) -> dict[int, Compared]:
+    """Give the shards of a bucket that are not empty their numbers; the last ones fill gaps."""
+    full = {shard_number(each.shard.entry.path): each for each in shards if each.samples}
+    gaps = [number for number in range(len(full)) if number not in full]
+    last = sorted((number for number in full if number >= len(full)), reverse=True)
+    moved = dict(zip(last, gaps, strict=True))
+    return {moved.get(number, number): each for number, each in full.items()}
+
+
+def require_some_left(starts: Sequence[Start], selected: Selected, checked: Checked) -> None:
+    """Raise if all packed samples would go, and no new one come."""
+    packed = sum(len(shard.ids) for start in starts for shard in start.packed)
+    if packed and not selected.packed_before and not checked.chosen:
+        what = f"no sample would be left of {quantity(packed, 'packed samples')}"
+        fix = "check the store and what is selected; to remove all shards, delete their folder"
+        raise UsageError(what, fix=fix)
+
+
+def require_current(
+    target: Target,
+    start: Start,
+    scan: Scan,
+    selected: Selected,
+    output: Location,
+    engine: Engine,
+    progress: Progress,
+) -> None:
+    """Raise if packed samples are outdated, before others are appended to them."""
+    packed = of_jsonl(jsonl_name(scan.store), start.packed, start.base.runs)
+    stays = lambda sample: sample not in selected.unselected  # noqa: E731
+    result = compare(target.folder, packed, scan, stays, engine, progress)
+    if result.outdated:
+        kinds = {"changed": result.changed, "removed": result.removed}
+        listed = [
+            f"{counts.total:,} {kind} {reasons(counts)}" for kind, counts in kinds.items() if counts
+        ]
+        are = "is" if result.outdated == 1 else "are"
+        count = quantity(result.outdated, "packed samples")
+        what = f"{count} {are} outdated: {', '.join(listed)}, so nothing was written"
+        sync = commands.pack(scan.store, output, "--sync")
+        fix = f"to update the shards and pack what is new, run {sync}"
+        raise OutdatedError(what, path=target.folder, fix=fix)

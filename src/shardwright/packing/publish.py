@@ -4,40 +4,44 @@ from __future__ import annotations
 
 import hashlib
 import os
+from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
-from functools import partial
 
 import msgspec
+import xxhash
 from msgspec import UNSET
 
 from shardwright.engine import Engine
 from shardwright.errors import (
+    DamageError,
     NoSpaceError,
     ShardExistsError,
-    ShardwrightError,
     SourceChangedError,
     StorageError,
 )
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
-from shardwright.packing import known
+from shardwright.packing.jobs import Job
 from shardwright.packing.plan import Plan, Shard
 from shardwright.packing.start import existing
-from shardwright.packing.write import ShardToWrite, make_task, write_shard
+from shardwright.packing.write import ShardToWrite, write_shard
 from shardwright.progress import Milestones, Progress, quantity, size
 from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format import index, manifest, records
+from shardwright.shards.format.empty import empty_faults, empty_folder, empty_members
 from shardwright.shards.format.manifest import Manifest, Run, ShardEntry, Unfinished
 from shardwright.shards.format.moving import remove_stage
 from shardwright.shards.format.names import bucket_folder, existing_buckets, leftovers
-from shardwright.shards.format.writer import entry_of, names_of, publish
+from shardwright.shards.format.writer import names_of, publish
 from shardwright.storage import files
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, local, names
+from shardwright.store import commands
 from shardwright.store.provenance import Entry
+from shardwright.store.store import Store
 from shardwright.version import __version__
 
 _CHUNK = 1 << 20
@@ -47,79 +51,30 @@ def refuse(output: Location, found: Sequence[Location], only: Collection[str]) -
     """Raise if there are shards already; ``only`` are the buckets asked for, if not all are."""
     if not found:
         return
-    unfinished = manifest.load_unfinished(output) is not None
-    resume = "--resume to finish the interrupted run, " if unfinished else ""
-    overwrite, where = "--overwrite", f"in {output}"
-    buckets = existing_buckets(output)
-    if only and all(path.parent.name in map(bucket_folder, only) for path in found):
-        where, buckets = f"of {', '.join(sorted(only))}", sorted(only)
-    elif only:
-        overwrite = "--overwrite without --bucket"
-    if not place_at(output).can_replace:
-        resume = "--resume to finish the interrupted run, or " if unfinished else ""
-        what, fix = "already exists, so nothing was written", f"give {resume}another --output-dir"
-        raise ShardExistsError(what, path=found[0], fix=fix)
-    count = len(existing(output, buckets))
-    which = f"all {count:,} shards" if count > 1 else "the 1 shard"
-    raise ShardExistsError(
-        "already exists, so nothing was written",
-        path=found[0],
-        fix=f"give {resume}{overwrite}, which removes {which} {where} once the new ones are "
-        "complete, or another --output-dir",
-    )
+    ways = ["--resume to finish the interrupted run"] * bool(manifest.load_unfinished(output))
+    if place_at(output).can_replace:
+        beyond = {path.parent.name for path in found}.difference(map(bucket_folder, only))
+        buckets = existing_buckets(output) if beyond else sorted(only)
+        where = f"in {output}" if beyond else f"of {', '.join(buckets)}"
+        count = len(existing(output, buckets))
+        which = f"all {count:,} shards" if count > 1 else "the 1 shard"
+        way = "--overwrite without --bucket" if only and beyond else "--overwrite"
+        ways.append(f"{way}, which removes {which} {where} once the new ones are complete")
+    another = "or another --output-dir" if ways else "another --output-dir"
+    fix = f"give {', '.join([*ways, another])}"
+    raise ShardExistsError("already exists, so nothing was written", path=found[0], fix=fix)
 
 
-def finished(output: Location, plan: Plan) -> dict[str, ShardEntry]:
-    """Find the planned shards that are already there, complete and with the planned samples."""
-    look = partial(_finished, output, plan)
-    entries = place_at(output).each(look, plan.shards)
-    return {entry.path: entry for entry in entries if entry is not None}
+def write(job: Job, *, sha256: bool, engine: Engine, progress: Progress) -> list[ShardEntry]:
+    """Write and publish the shards that a job has to write.
 
-
-def _finished(output: Location, plan: Plan, shard: Shard) -> ShardEntry | None:
-    check()
-    path = output / index.index_name(shard.path)
-    try:
-        data = files.read(path)
-        head = index.decode(data, path).head
-        # An earlier version wrote no such file, and then the shard has none.
-        beside = records.checksum(output, shard.path) if head.records_xxh3 else None
-        there = (output / shard.path).stat()
-        store, ids = plan.scan.store, [plan.scan.ids[sample] for sample in shard.samples]
-        paths = (store.array(row, image_id) for image_id in ids for row in store.recipe.components)
-        recomputed = max(os.stat(path).st_ctime_ns for path in paths) > there.st_ctime_ns
-    except (OSError, ShardwrightError):
-        return None
-    planned = (ids, shard.path, shard.bytes, shard.bytes)
-    if recomputed or beside != head.records_xxh3:
-        return None
-    if (head.ids, head.shard, head.bytes, there.st_size) != planned:
-        return None
-    return entry_of(head, data)
-
-
-def write(
-    plan: Plan,
-    shards: Sequence[Shard],
-    output: Location,
-    *,
-    prefix: str,
-    replaced: Collection[str],
-    keep: Collection[str],
-    way: str,
-    sha256: bool,
-    engine: Engine,
-    progress: Progress,
-) -> list[ShardEntry]:
-    """Write and publish some shards of a plan; ``prefix`` is before their names in reports.
-
-    ``way`` is the flag that packs them again if the store has changed.
-
-    A new bucket's shards appear one by one. In a bucket whose old shards are ``replaced``, the new
-    ones keep their temporary names until all are complete. Then the manifest, which lists the old
-    ones, is removed, the new ones get their names, and the remaining old ones are removed, except
-    those to ``keep``.
+    A new bucket's shards appear one by one. In a bucket whose old shards are replaced, the new ones
+    keep their temporary names until all are complete. Then the manifest, which lists the old ones,
+    is removed, the new ones get their names, and the remaining old ones are removed, except those
+    that stay.
     """
+    plan, shards, output = job.layout, job.todo, job.folder
+    replaced, keep = job.start.replaced, job.stay
     place = place_at(output)
     remove_leftovers(output)
     if place.can_replace:
@@ -133,12 +88,17 @@ def write(
     etags: dict[str, str] = {}
     given: dict[str, Shard] = {}  # tasks that were given to workers, and are not done
     held: dict[str, list[ShardEntry]] = {bucket: [] for bucket in remaining}
-    facts = known.Places(plan.scan, (sample for shard in shards for sample in shard.samples))
+    facts = plan.scan.fact_places(sample for shard in shards for sample in shard.samples)
 
     def tasks() -> Iterator[ShardToWrite]:
         for shard in shards:
             given[shard.path] = shard
-            yield make_task(plan, shard, facts, place, sha256)
+            sizes, times = array("Q"), array("q")
+            for sample in shard.samples:
+                sizes += plan.checked.sizes(sample)
+                times += plan.checked.times(sample)
+            samples = plan.scan.excerpt(shard.samples, facts)
+            yield ShardToWrite(place, shard, samples, sizes, times, sha256)
 
     try:
         with closing(engine.run(write_shard, tasks())) as messages:
@@ -159,7 +119,7 @@ def write(
                 entries.append(entry)
                 if milestones.reached(len(entries)):
                     progress.note(
-                        f"{prefix}{entry.path} {quantity(entry.samples, 'samples')}, "
+                        f"{job.target.prefix}{entry.path} {quantity(entry.samples, 'samples')}, "
                         f"{len(entries)}/{quantity(len(shards), 'shards')}"
                     )
     except BaseException as error:
@@ -169,14 +129,13 @@ def write(
             elif not isinstance(error, StorageError):  # then it is within reach
                 place.abandon({name for path in given for name in names_of(path)})
         if isinstance(error, NoSpaceError):
-            done = sum(entry.bytes for entry in entries)
-            needed = size(sum(shard.bytes for shard in shards) - done)
-            what = f"{error.what}, and the remaining shards need {needed}"
+            needed = sum(shard.bytes for shard in shards) - sum(entry.bytes for entry in entries)
+            what = f"{error.what}, and the remaining shards need {size(needed)}"
             kept = "" if replaced else ", which keeps the finished shards"
             fix = f"make room and run the same pack with --resume{kept}"
             raise NoSpaceError(what, path=error.path, fix=fix) from error
         if isinstance(error, SourceChangedError):
-            fix = f"run the same pack with --resume, or if that is refused with {way}"
+            fix = f"run the same pack with --resume, or if that is refused with {job.way}"
             raise SourceChangedError(error.what, path=error.path, fix=fix) from error
         raise
     _require_as_sent(output, entries, place.replaced(etags))
@@ -215,14 +174,9 @@ def remove_shards(output: Location, bucket: str, keep: Iterable[str] = ()) -> No
     kept = {output / path for path in keep}
     for path in existing(output, [bucket]):
         if path not in kept:
-            files.remove(path)
-            for name in _beside(f"{path.parent.name}/{path.name}"):
+            *beside, shard = names_of(f"{path.parent.name}/{path.name}")
+            for name in (shard, *beside):
                 files.remove(output / name)
-
-
-def _beside(shard: str) -> tuple[str, str]:
-    """Name the files that a shard has in the state folder."""
-    return records.records_name(shard), index.index_name(shard)
 
 
 def remove_empty_buckets(output: Location) -> None:
@@ -269,6 +223,45 @@ def _folders(output: Location, bucket: str) -> tuple[Location, Location]:
     return output / STATE_FOLDER / index.INDEX_FOLDER / name, output / name
 
 
+def read_empty(store: Store) -> dict[str, bytes]:
+    """Read what a store has for the empty caption, by suffix; raise if it is damaged."""
+    members = empty_members(store.recipe)
+    found = files.read_existing({suffix: store.empty(suffix) for suffix in members})
+    for suffix, what in empty_faults(found, store.recipe):
+        fix = f"delete it and run {commands.derive(store)}"
+        raise DamageError(f"is damaged ({what})", path=store.empty(suffix), fix=fix)
+    return found
+
+
+def publish_empty(output: Location, base: Manifest, wanted: Mapping[str, bytes]) -> dict[str, str]:
+    """Put the empty caption beside the shards; give the checksums for the manifest.
+
+    That of shards that stay is kept, and only what is missing is added.
+    """
+    folder = empty_folder(output)
+    there = files.read_existing({name: folder / name for name in names(folder)})
+    listed = base.empties() if base.shards else {}
+    kept = {name: data for name, data in there.items() if listed.get(name) == _checksum(data)}
+    new = {**wanted, **kept}
+    if any(new.get(name) != data for name, data in there.items()):
+        manifest.remove_manifest(output)  # it may list what is replaced now
+    for name in there.keys() - new.keys():
+        files.remove(folder / name)
+    for name, data in new.items():
+        if there.get(name) != data:
+            files.make_folder(folder)
+            files.write(folder / name, data)
+    if new:
+        files.sync_folder(folder)  # also what a killed run did not sync
+    else:
+        files.remove_empty_folders(folder)
+    return {name: _checksum(new[name]) for name in sorted(new)}
+
+
+def _checksum(data: bytes) -> str:
+    return xxhash.xxh3_64_hexdigest(data)
+
+
 def finish(
     output: Location,
     plan: Plan,
@@ -291,9 +284,9 @@ def finish(
             settings=begun.settings,
             plan=begun.plan,
             total_records=plan.scan.total_records,
-            ready_records=plan.ready_records,
-            skipped_incomplete=plan.skipped.total,
-            skipped_by_reason={name: asdict(reason) for name, reason in plan.skipped.items()},
+            ready_records=plan.checked.ready_records,
+            skipped_incomplete=plan.checked.skipped.total,
+            skipped_by_reason={n: asdict(reason) for n, reason in plan.checked.skipped.items()},
             samples=sum(len(shard.samples) for shard in plan.shards),
             shards=len(plan.shards),
             provenance={"components": msgspec.to_builtins(made, order="sorted")} if made else None,

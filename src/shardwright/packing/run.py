@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -19,34 +19,30 @@ from shardwright.errors import (
     StorageError,
     UsageError,
 )
-from shardwright.packing import again, empty, publish, start, sync
-from shardwright.packing.check import check
-from shardwright.packing.choice import read_choice
-from shardwright.packing.jobs import Job, foreseen, summarize
-from shardwright.packing.origin import (
+from shardwright.packing import again, publish, start
+from shardwright.packing.again import (
     jsonl_name,
-    require_one_jsonl,
-    require_same_jsonl,
     require_same_kind,
-    require_same_store,
+    require_same_source,
 )
-from shardwright.packing.plan import Plan, plan
-from shardwright.packing.request import Request
+from shardwright.packing.choice import Request, read_choice
+from shardwright.packing.jobs import Job, foreseen, job_of, summarize
+from shardwright.packing.outdated import follow, require_current, require_some_left
+from shardwright.packing.plan import check, plan
 from shardwright.packing.scan import Scan, require_inputs, scan
 from shardwright.packing.select import Selected, select
-from shardwright.packing.start import Start, existing, mixed, packed_from
-from shardwright.packing.staying import Staying
+from shardwright.packing.splits import Staying, Target, find_targets
+from shardwright.packing.start import Start, existing
 from shardwright.packing.summary import PackSummary
-from shardwright.packing.targets import Target, find_targets
 from shardwright.progress import Progress
 from shardwright.recipes.split import Split
 from shardwright.shards.format import manifest
-from shardwright.shards.format.manifest import ShardEntry, Unfinished
+from shardwright.shards.format.manifest import Unfinished
 from shardwright.shards.format.names import existing_buckets
 from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.storage.local import require_space, require_writable
 from shardwright.storage.place import place_at
-from shardwright.storage.urls import Location, is_within, relative_name
+from shardwright.storage.urls import is_within, relative_name
 from shardwright.store import provenance
 from shardwright.store.provenance import Entry
 from shardwright.store.store import Store, read_identity
@@ -65,10 +61,10 @@ class _Source:
 def run(request: Request, progress: Progress) -> PackSummary:
     """Scan, check, plan, and write what is not there yet."""
     started = time.monotonic()
-    store = request.store
+    store, output, engine = request.store, request.output_dir, request.engine
     require_inputs(store)
     _require_own_folder(request)
-    require_writable(request.output_dir)
+    require_writable(output)
     split, targets = _targets(request)
     for target in targets:
         require_writable(target.folder)
@@ -76,64 +72,52 @@ def run(request: Request, progress: Progress) -> PackSummary:
             place_at(target.folder).require_unlocked()
     starts = _starts(request, targets)
     last = again.last_run(request, targets)
-    top = targets[0].folder.absolute().parent if again.alone(targets) else request.output_dir
+    top = again.top_of(output, targets)
     store_id = read_identity(store)
-    for target, begin in zip(targets, starts, strict=True):
-        require_same_store(store, store_id, begin.store_ids, target.folder, top)
+    for target, begin in zip(targets, starts, strict=True) if request.way else ():
+        require_same_source(store, store_id, begin, target.folder, top)
     choice = read_choice(again.settings_of(request, split, targets, starts, last), store, top)
     settings = choice.settings
-    asked = again.Asked(request.output_dir, request.way, request.given, store.folder)
+    asked = again.Asked(output, request.way, request.given, store.folder)
     again.announce(asked, last, settings, targets, progress)
     choice.staying.announce(top, request.way, progress)
     found = scan(store, progress, request.progress_every)
     _require_samples(request.settings.buckets, found)
     source = _source(store, store_id)
-    before = [[] if request.other_jsonl else packed_from(target.folder) for target in targets]
-    if request.way:
-        for target, names in zip(targets, before, strict=True):
-            require_same_jsonl(store, names, target.folder)
-            if request.way == "sync":
-                require_one_jsonl(store, names, target.folder, top)
     known = frozenset().union(*(begin.known for begin in starts), _beside(targets))
     parts = [target.part for target in targets]
     packed = {name for begin in starts if begin.before for one in begin.packed for name in one.ids}
-    selected = select(found, choice, parts, known, packed, request.engine, progress)
-    followed, synced = starts, None
+    selected = select(found, choice, parts, known, packed, engine, progress)
+    followed, synced, limit = starts, None, settings.limit
     if any(begin.before for begin in starts):
-        followed, synced = sync.follow(
-            targets, starts, found, choice, selected, request.engine, progress
-        )
-    limit = settings.limit
-    if synced is not None and limit is not None:  # then it bounds the samples of all shards
-        again.warn_of_limit(limit, selected.packed_before, request, progress)
-        limit = max(0, limit - selected.packed_before)
+        followed, synced = follow(targets, starts, found, choice, selected, engine, progress)
+        if limit is not None:  # then it bounds the samples of all shards
+            again.warn_of_limit(limit, selected.packed_before, request, progress)
+            limit = max(0, limit - selected.packed_before)
     kept = [sample for begin in followed for shard in begin.again for sample in shard.samples]
-    checked = check(found, selected.order, limit, request.engine, progress, kept)
+    checked = check(found, selected.order, limit, engine, progress, kept)
     if synced is not None:
-        sync.require_some_left(starts, selected, checked)
+        require_some_left(starts, selected, checked)
     jobs = []
-    for target, begin, names in zip(targets, followed, before, strict=True):
+    for target, begin in zip(targets, followed, strict=True):
         chosen = selected.of_part(checked.chosen, target.part)
         own = msgspec.structs.replace(settings, part=target.part)
         layout = plan(found, checked, chosen, own, begin.first_numbers, begin.again)
-        done = _kept(layout, begin, target.folder, request.way)
-        if begin.before:
-            begin = replace(begin, replaced=mixed(target.folder, begin, done))
-        jobs.append(Job(target, begin, layout, done, names))
+        jobs.append(job_of(target, begin, layout, request.way))
     active = [job for job in jobs if _has_work(job, jobs)]
     obstacle = _obstacle(active, selected, source, request, progress)
-    old: dict[str, list[str]] = {}  # shards that are removed or replaced
-    if request.dry_run:
-        old = {} if obstacle else {job.target.prefix: job.old for job in active}
-    elif active:
-        with ExitStack() as locked:
+    with ExitStack() as locked:
+        if not request.dry_run:
             for job in active:
                 locked.enter_context(place_at(job.folder).lease())
-            now = _targets(request)
-            if now != (split, targets) or _starts(request, targets) != starts:
+            if active and (
+                _targets(request) != (split, targets) or _starts(request, targets) != starts
+            ):
                 what = "another run has written here"
-                raise SourceChangedError(what, path=request.output_dir, fix="run again")
-            old = {job.target.prefix: job.old for job in active}
+                raise SourceChangedError(what, path=output, fix="run again")
+        # Shards that are removed or replaced.
+        old = {job.target.prefix: job.old for job in active if not obstacle}
+        if active and not request.dry_run:
             _write(active, source, choice.staying, request, progress)
     summary = summarize(
         jobs,
@@ -142,7 +126,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
         found,
         old,
         synced,
-        output=request.output_dir,
+        output=output,
         dry_run=request.dry_run,
         obstacle=obstacle,
         started=started,
@@ -164,6 +148,23 @@ def _targets(request: Request) -> tuple[Split | None, list[Target]]:
     return find_targets(request.output_dir, request.settings, request.way, request.given)
 
 
+def _starts(request: Request, targets: Sequence[Target]) -> list[Start]:
+    folders = [target.folder for target in targets]
+    if request.way == "append":
+        return list(map(start.append, folders))
+    if request.way == "sync":
+        starts = list(map(start.sync, folders))
+        if not any(map(is_packed, folders)):  # perhaps a typing mistake
+            what, fix = "no shards to sync", "leave out --sync"
+            raise UsageError(what, path=request.output_dir, fix=fix)
+        return starts
+    if request.way == "resume":
+        current = start.current_run(target.folder for target in targets if target.part)
+        return [start.resume(target.folder, target.part, current) for target in targets]
+    overwrite, only = request.way == "overwrite", request.settings.buckets
+    return [start.fresh(folder, overwrite=overwrite, only=only) for folder in folders]
+
+
 def _beside(targets: Sequence[Target]) -> frozenset[str]:
     """Give the ids in the other parts, where a run packs one part alone."""
     folder = targets[0].folder.absolute()
@@ -179,7 +180,7 @@ def _source(store: Store, store_id: str | None) -> _Source:
         for name, entry in provenance.read(store.folder).items()
         if name in store.recipe.by_name
     }
-    return _Source(store_id or UNSET, made, empty.read(store))
+    return _Source(store_id or UNSET, made, publish.read_empty(store))
 
 
 def _has_work(job: Job, jobs: Sequence[Job]) -> bool:
@@ -187,9 +188,9 @@ def _has_work(job: Job, jobs: Sequence[Job]) -> bool:
     if job.layout.shards:
         return True
     if job.start.before:
-        return job.has_other_settings or bool(job.start.resumed or job.old)
+        return job.has_other_settings or bool(job.start.note or job.old)
     if job.start.append:
-        return bool(job.start.base.runs or job.start.resumed)
+        return bool(job.start.base.runs or job.start.note)
     # With --overwrite, the shards of a part that has no sample now go with those of the others.
     return bool(job.start.replaced) and any(other.layout.shards for other in jobs)
 
@@ -202,22 +203,31 @@ def _obstacle(
     progress: Progress,
 ) -> str | None:
     """Raise if the run cannot write one of its targets; under dry_run, say why."""
+    store, output = request.store, request.output_dir
     try:
         for job in jobs:
             there = list(job.start.loose)
             if not request.way:
-                there += existing(job.folder, job.layout.buckets)
+                planned = dict.fromkeys(shard.bucket for shard in job.layout.shards)
+                there += existing(job.folder, planned)
             publish.refuse(job.folder, there, request.settings.buckets)
-            require_same_jsonl(request.store, job.jsonls, job.folder)
+            require_same_source(store, source.store_id or None, job.start, job.folder, output)
             base = job.start.before or job.start.base
-            require_same_kind(request.store, source.made, base, job.folder, progress)
+            require_same_kind(store, source.made, base, job.folder, progress)
             if job.start.append:
-                output = request.output_dir
-                sync.require_current(job, selected, output, request.engine, progress)
+                require_current(
+                    job.target,
+                    job.start,
+                    job.layout.scan,
+                    selected,
+                    output,
+                    request.engine,
+                    progress,
+                )
         if jobs and not request.ignore_space:
             needed = sum(shard.bytes for job in jobs for shard in job.todo)
             fewer = "pack fewer with --limit or --bucket, "
-            require_space(request.output_dir, "the shards need", needed, fewer)
+            require_space(output, "the shards need", needed, fewer)
     except (ShardExistsError, ProvenanceError, OutdatedError, NoSpaceError) as error:
         if not request.dry_run:
             raise
@@ -231,61 +241,33 @@ def _require_own_folder(request: Request) -> None:
     arrays = [store.arrays(component) for component in store.recipe.components]
     own = output.resolve() == store.folder.resolve()
     if own or any(is_within(output, folder) for folder in arrays):
-        fix = "give another --output-dir"
-        raise UsageError("belongs to the store", path=request.output_dir, fix=fix)
+        raise UsageError("belongs to the store", path=output, fix="give another --output-dir")
 
 
-def _starts(request: Request, targets: Sequence[Target]) -> list[Start]:
-    if request.way == "append":
-        return [start.append(target.folder) for target in targets]
-    if request.way == "sync":
-        starts = [start.sync(target.folder) for target in targets]
-        if not any(is_packed(target.folder) for target in targets):  # perhaps a typing mistake
-            what, fix = "no shards to sync", "leave out --sync"
-            raise UsageError(what, path=request.output_dir, fix=fix)
-        return starts
-    if request.way == "resume":
-        current = start.current_run(target.folder for target in targets if target.part)
-        return [
-            start.resume_part(target.folder, target.part, current)
-            if target.part
-            else start.resume(target.folder)
-            for target in targets
-        ]
-    overwrite, only = request.way == "overwrite", request.settings.buckets
-    return [start.fresh(target.folder, overwrite=overwrite, only=only) for target in targets]
-
-
-def _kept(layout: Plan, start: Start, folder: Location, way: str | None) -> dict[str, ShardEntry]:
-    """Find the shards of the interrupted run that need not be written again."""
-    if start.resumed is None:
-        return {}
-    digest = layout.digest()
-    if way == "resume":
-        start.require_same(digest, layout.settings)
-    if start.resumed.plan != digest:
-        return {}
-    entries = publish.finished(folder, layout)
-    return {path: e for path, e in entries.items() if e.bucket not in start.replaced}
+def _require_samples(only: Sequence[str], found: Scan) -> None:
+    """Raise for a bucket that is neither in the recipe nor in the store: a typing mistake."""
+    present = {found.buckets[sample] for sample in found.ready()} if only else set()
+    for name in sorted(set(only) - present - set(map(str, found.store.recipe.buckets))):
+        fix = f"give some of {', '.join(sorted(present))}" if present else None
+        raise UsageError(f"--bucket {name}: no ready sample is in it", fix=fix)
 
 
 def _write(
     jobs: Sequence[Job], source: _Source, staying: Staying, request: Request, progress: Progress
 ) -> None:
     """Write the shards that are missing, then the manifest of each target."""
-    plans = {job.target.part: job.layout.digest() for job in jobs}
     parts = {
-        job.target.part: plans[job.target.part]
+        job.target.part: job.layout.digest
         for job in jobs
         if job.target.part and (job.layout.shards or job.start.before)
     }
     for job in jobs:  # a part that the interrupted sync has finished belongs to this run
-        if job.start.before and job.start.resumed:
-            parts = {**(job.start.resumed.parts or {}), **parts}
+        if job.start.before and job.start.note:
+            parts = {**(job.start.note.parts or {}), **parts}
     begun = [
         Unfinished(
             append=job.start.append,
-            plan=plans[job.target.part],
+            plan=job.layout.digest,
             settings=job.layout.settings,
             replaces=sorted(job.start.replaced),
             base=job.start.base,
@@ -293,7 +275,7 @@ def _write(
             jsonl=jsonl_name(request.store),
             store_id=source.store_id,
             parts=parts or UNSET,
-            sync=sync.note(job.start),
+            sync=job.start.sync,
             groups=UNSET if job.start.append or job.start.before else dict(staying.parts) or UNSET,
         )
         for job in jobs
@@ -322,44 +304,25 @@ def _write(
 def _write_target(
     job: Job, begun: Unfinished, source: _Source, request: Request, progress: Progress
 ) -> None:
-    start, layout, target, sha256 = job.start, job.layout, job.folder, request.sha256
-    if shards := (start.before or start.base).shards:  # SHA256SUMS, once there, is kept up
+    begin, layout, folder, sha256 = job.start, job.layout, job.folder, request.sha256
+    if shards := (begin.before or begin.base).shards:  # SHA256SUMS, once there, is kept up
         sha256 |= all(entry.sha256 is not None for entry in shards)
-    if start.append:  # an interrupted one may have left shards that are not planned now
+    if begin.append:  # an interrupted one may have left shards that are not planned now
         keep = job.stay
-        if not place_at(target).can_replace:  # another run of this plan may have written one
+        if not place_at(folder).can_replace:  # another run of this plan may have written one
             keep |= {shard.path for shard in job.todo}
-        for name in existing_buckets(target):
-            publish.remove_shards(target, name, keep=keep)
-    written = publish.write(
-        layout,
-        job.todo,
-        target,
-        prefix=job.target.prefix,
-        replaced=start.replaced,
-        keep=job.stay,
-        way=job.way,
-        sha256=sha256,
-        engine=request.engine,
-        progress=progress,
-    )
+        for name in existing_buckets(folder):
+            publish.remove_shards(folder, name, keep=keep)
+    written = publish.write(job, sha256=sha256, engine=request.engine, progress=progress)
     # No new shard is in the others, and mostly no sample any more.
-    for name in sorted(set(start.replaced) - {shard.bucket for shard in job.todo}):
-        manifest.remove_manifest(target)
-        publish.remove_shards(target, name, keep=job.stay)
-    publish.remove_empty_buckets(target)
-    stays = bool(layout.shards or start.base.shards)
-    checksums = empty.publish(target, start.base, source.empties if stays else {})
-    publish.make_durable(target)  # before the manifest lists them
+    for name in sorted(set(begin.replaced) - {shard.bucket for shard in job.todo}):
+        manifest.remove_manifest(folder)
+        publish.remove_shards(folder, name, keep=job.stay)
+    publish.remove_empty_buckets(folder)
+    stays = bool(layout.shards or begin.base.shards)
+    checksums = publish.publish_empty(folder, begin.base, source.empties if stays else {})
+    publish.make_durable(folder)  # before the manifest lists them
     entries = [*job.kept.values(), *written]
     planned = sum(len(shard.samples) for shard in layout.shards)
     require_sum("samples planned", planned, *(entry.samples for entry in entries))
-    publish.finish(target, layout, begun, entries, source.made, checksums, sha256)
-
-
-def _require_samples(only: Sequence[str], found: Scan) -> None:
-    """Raise for a bucket that is neither in the recipe nor in the store: a typing mistake."""
-    present = {found.buckets[sample] for sample in found.ready()} if only else set()
-    for name in sorted(set(only) - present - set(map(str, found.store.recipe.buckets))):
-        fix = f"give some of {', '.join(sorted(present))}" if present else None
-        raise UsageError(f"--bucket {name}: no ready sample is in it", fix=fix)
+    publish.finish(folder, layout, begun, entries, source.made, checksums, sha256)

@@ -1,6 +1,7 @@
 """The first step of packing: read the metadata, list the arrays, and find the ready records.
 
-Of each record only its id, its bucket and the place of its line are kept, in columns.
+Of each record only its id, its bucket and the place of its line are kept, in columns. What a worker
+needs of some samples is an excerpt of these.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import posixpath
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from itertools import filterfalse, pairwise
+from itertools import filterfalse, pairwise, repeat
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,7 +26,8 @@ from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
 from shardwright.storage import files
 from shardwright.storage.files import explained
-from shardwright.store import records
+from shardwright.store import facts, records
+from shardwright.store.facts import Facts
 from shardwright.store.folders import require_merged
 from shardwright.store.records import BadRecordError, Line, Record, is_image_id
 from shardwright.store.rules import Rules
@@ -33,6 +35,8 @@ from shardwright.store.store import Store
 
 WARNINGS_SHOWN = 5
 _UNMET = -1  # for its place: no record of these arrays has come yet
+_UNKNOWN = -1  # for its place: there are no facts
+_BATCH = 1000  # samples that a worker reads at a time
 _ARRAY = ".npy"  # ids are compared as names of arrays, because listing a folder gives these
 
 
@@ -107,15 +111,34 @@ class Scan:
         """Count the records that are ready."""
         return len(self.ids) - len(self.dropped)
 
-    def excerpt(self, samples: Sequence[int]) -> Excerpt:
-        """Give what a worker needs to read some samples."""
+    def fact_places(self, samples: Iterable[int]) -> array[int]:
+        """Find where the facts of some samples are, by sample."""
+        found = array("q", [_UNKNOWN]) * len(self.ids)
+        by_id = {self.ids[sample]: sample for sample in samples}
+        for offset, known in facts.read(self.store) if by_id else ():
+            if (sample := by_id.get(known.image_id)) is not None:
+                found[sample] = offset
+        return found
+
+    def excerpt(self, samples: Sequence[int], fact_places: array[int] | None = None) -> Excerpt:
+        """Give what a worker needs to read some samples, and their facts if it asks for them."""
         return Excerpt(
             self.store,
             self.jsonl_state,
+            array("I", samples),
             [self.ids[sample] for sample in samples],
+            [self.buckets[sample] for sample in samples],
             array("Q", [self.offsets[sample] for sample in samples]),
             array("I", [self.lengths[sample] for sample in samples]),
+            None if fact_places is None else array("q", [fact_places[s] for s in samples]),
         )
+
+    def batches(
+        self, samples: Sequence[int], fact_places: array[int] | None = None
+    ) -> Iterator[Excerpt]:
+        """Give excerpts of some samples, each for one task of a worker."""
+        for first in range(0, len(samples), _BATCH):
+            yield self.excerpt(samples[first : first + _BATCH], fact_places)
 
     def counts(self) -> str:
         """Write the counts, for a log."""
@@ -131,9 +154,12 @@ class Excerpt:
 
     store: Store
     jsonl_state: tuple[int, int]
+    samples: array[int]  # their positions in the scan
     ids: list[str]
+    buckets: list[str]
     offsets: array[int]
     lengths: array[int]
+    fact_places: array[int] | None  # None: not asked for
 
     def folders(self, stack: ExitStack) -> list[tuple[Component, int]]:
         """Open the folder of each component."""
@@ -153,6 +179,29 @@ class Excerpt:
                 yield image_id, os.pread(fd, length, offset)
             if files.state(fd) != self.jsonl_state:  # asked once: before that, nothing is published
                 raise changed(path, "written to")
+
+    def known(self) -> Generator[Facts | None, None, None]:
+        """Read the facts of each sample; None where they are unknown."""
+        with ExitStack() as stack:
+            file: BinaryIO | None = None
+            places = self.fact_places or repeat(_UNKNOWN)
+            for image_id, offset in zip(self.ids, places, strict=False):
+                if offset == _UNKNOWN:
+                    yield None
+                    continue
+                if file is None:
+                    fd = _open(facts.path_of(self.store), os.O_RDONLY, stack)
+                    file = stack.enter_context(open(fd, "rb", closefd=False))
+                yield facts_at(self.store, file, image_id, offset)
+
+
+def facts_at(store: Store, file: BinaryIO, image_id: str, offset: int) -> Facts:
+    """Read the facts of an image at a place; raise if they are not there any more."""
+    with suppress(*records.NOT_JSON):
+        known = facts.read_line(file, offset)
+        if known.image_id == image_id:
+            return known
+    raise changed(facts.path_of(store), "written to")
 
 
 def _open(path: Path, flags: int, stack: ExitStack) -> int:

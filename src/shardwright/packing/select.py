@@ -7,22 +7,18 @@ from array import array
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import repeat
+from functools import partial
 from typing import NamedTuple
 
 from shardwright.engine import Engine
 from shardwright.errors import UsageError
-from shardwright.packing import known as known_facts
-from shardwright.packing.choice import Choice, MinSide, group_text
+from shardwright.packing.choice import Choice, group_text
 from shardwright.packing.scan import Excerpt, Scan
 from shardwright.packing.summary import Counts
 from shardwright.progress import Progress, quantity
 from shardwright.store import facts, records, where
 from shardwright.store.records import BadRecordError
 from shardwright.store.where import Condition
-
-_BATCH = 1000  # records that a worker reads at a time
-_NONE = -1  # no condition fails
 
 
 @dataclass
@@ -59,9 +55,9 @@ def select(
     ``known`` are the ids that are packed already, when shards are appended. ``--bucket`` is for new
     samples, and not for those that are ``packed`` in shards that follow the store.
     """
-    samples, read = scan.ready(), _Read()
+    samples, fails, groups = scan.ready(), dict[int, str](), dict[int, str]()
     if choice.conditions or choice.group:
-        read = _read(scan, samples, choice, engine, progress)
+        fails, groups = _read(scan, samples, choice, engine, progress)
     _warn_of_lists(scan, choice, progress)
     settings, order, alone = choice.settings, array("I"), list[int]()
     found = Selected(order)
@@ -69,7 +65,7 @@ def select(
         found.parts, found.numbers = settings.split.names, array("H", [0]) * len(scan.ids)
     for sample in samples:
         image_id = scan.ids[sample]
-        fault = choice.fault(image_id, read.fails.get(sample))
+        fault = choice.fault(image_id, fails.get(sample))
         if image_id in known:
             found.packed_before += 1
             found.unselected.update([sample] if fault else [])
@@ -77,7 +73,7 @@ def select(
         if settings.buckets and scan.buckets[sample] not in settings.buckets:
             fault = fault if image_id in packed else "--bucket"
         if settings.split is not None and fault is None:
-            group = read.groups.get(sample)
+            group = groups.get(sample)
             part = str(choice.part_of(image_id, group))
             found.numbers[sample] = found.parts.index(part)
             fault = None if part in parts else "--split"
@@ -109,14 +105,6 @@ def _shuffled(order: array[int], seed: int | None) -> array[int]:
     return array("I", shuffled.tobytes())
 
 
-@dataclass
-class _Read:
-    """What the records say, by sample."""
-
-    fails: dict[int, str] = field(default_factory=dict)  # the first condition that does not hold
-    groups: dict[int, str] = field(default_factory=dict)  # the group, if there is one
-
-
 def _warn_of_lists(scan: Scan, choice: Choice, progress: Progress) -> None:
     """Warn of ids in a list that stand for no sample: they may be spelt wrong."""
     lists = {"--ids-file": choice.ids or (), "--exclude-ids-file": choice.excluded}
@@ -134,50 +122,33 @@ def _warn_of_lists(scan: Scan, choice: Choice, progress: Progress) -> None:
                 )
 
 
-class _Task(NamedTuple):
-    first: int
-    samples: Excerpt
-    conditions: list[Condition | MinSide]
-    group: str | None
-    facts: array[int] | None  # where they are, if a condition asks for them
-
-
 class _Answer(NamedTuple):
-    first: int
-    fails: array[int]
-    groups: list[str | None]
+    records: int
+    fails: dict[int, int]  # by sample: the number of the condition
+    groups: dict[int, str]  # by sample
     fields: set[str]
     hiding: set[str]  # columns of the name of something that is computed
 
 
 def _read(
     scan: Scan, samples: Sequence[int], choice: Choice, engine: Engine, progress: Progress
-) -> _Read:
-    """Read all records; raise for a field that none of them has: a typing mistake."""
-    found, fields, hiding = _Read(), set[str](), set[str]()
+) -> tuple[dict[int, str], dict[int, str]]:
+    """Give the first condition that a sample fails, and its group, from all records.
+
+    Raise for a field that none of them has: a typing mistake.
+    """
+    failed, groups, fields, hiding = dict[int, str](), dict[int, str](), set[str](), set[str]()
+    texts, conditions = list(choice.conditions), list(choice.conditions.values())
     progress.phase("select", len(samples), "records")
-    places = known_facts.Places(scan, samples) if choice.asks_facts else None
-    tasks = (
-        _Task(
-            first,
-            scan.excerpt(batch := samples[first : first + _BATCH]),
-            choice.conditions,
-            choice.group,
-            places.of(batch) if places else None,
-        )
-        for first in range(0, len(samples), _BATCH)
-    )
-    with closing(engine.run(_look, tasks)) as answers:
+    places = scan.fact_places(samples) if choice.asks_facts else None
+    look = partial(_look, conditions, choice.group)
+    with closing(engine.run(look, scan.batches(samples, places))) as answers:
         for answer in answers:
-            batch = samples[answer.first : answer.first + _BATCH]
-            fails = zip(batch, answer.fails, strict=True)
-            found.fails |= {s: str(choice.conditions[n]) for s, n in fails if n != _NONE}
-            found.groups |= {
-                s: g for s, g in zip(batch, answer.groups, strict=True) if g is not None
-            }
+            failed |= {sample: texts[number] for sample, number in answer.fails.items()}
+            groups |= answer.groups
             fields |= answer.fields
             hiding |= answer.hiding
-            progress.advance(len(batch))
+            progress.advance(answer.records)
     asked = {name: "--where" for one in choice.where for name in where.fields(one)}
     asked |= {choice.group: "the column of the split"} if choice.group else {}
     for name, flag in asked.items():
@@ -194,27 +165,26 @@ def _read(
         if meant in asked and name in fields:
             what = f"means the {meant} of a sample. For the column of that name, write `{name}`"
             progress.warn(f"--where: {name} {what}")
-    return found
+    return failed, groups
 
 
-def _look(task: _Task) -> Iterator[_Answer]:
+def _look(conditions: Sequence[Condition], column: str | None, batch: Excerpt) -> Iterator[_Answer]:
     """Look at every record of a batch."""
-    fails, groups, fields, hiding = array("i"), list[str | None](), set[str](), set[str]()
-    samples, store = task.samples, task.samples.store
-    beside = (
-        repeat(None) if task.facts is None else known_facts.read(store, samples.ids, task.facts)
-    )
-    for (_, line), one in zip(samples.lines(), beside, strict=False):
+    fails, groups, fields, hiding = dict[int, int](), dict[int, str](), set[str](), set[str]()
+    lines = zip(batch.samples, batch.lines(), batch.known(), strict=True)
+    for sample, (_, line), one in lines:
         try:
             record = records.parse(line)
         except BadRecordError:  # skipped when it is checked
             record = {}
-        if record and task.facts is not None:  # a column of the same name goes first
-            computed = facts.fields(record, one, store.recipe)
+        if record and batch.fact_places is not None:  # a column of the same name goes first
+            computed = facts.fields(record, one, batch.store.recipe)
             hiding |= computed.keys() & record.keys()
             record = computed | record
-        numbers = (n for n, one in enumerate(task.conditions) if record and not one.holds(record))
-        fails.append(next(numbers, _NONE))
-        groups.append(group_text(record, task.group))
+        numbers = (n for n, one in enumerate(conditions) if record and not one.holds(record))
+        if (number := next(numbers, None)) is not None:
+            fails[sample] = number
+        if (group := group_text(record, column)) is not None:
+            groups[sample] = group
         fields |= record.keys()
-    yield _Answer(task.first, fails, groups, fields, hiding)
+    yield _Answer(len(batch.ids), fails, groups, fields, hiding)

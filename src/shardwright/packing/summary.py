@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,11 @@ class Counts(dict[str, Count]):
             self[reason].count += count
         else:
             self[reason] = Count(count, example)
+
+    def merge(self, others: Mapping[str, Count]) -> None:
+        """Add other counts."""
+        for reason, other in others.items():
+            self.add(reason, other.example, other.count)
 
     def take(self, reason: str) -> None:
         """Count one less."""
@@ -61,6 +67,13 @@ class PartSummary(_Written):
     """What went into the shards of one part of a split."""
 
     buckets: dict[str, BucketSummary] = field(default_factory=dict)
+
+    def count_in(self, bucket: str, samples: int, nbytes: int) -> BucketSummary:
+        """Count one shard of a bucket."""
+        self.count(samples, nbytes)
+        entry = self.buckets.setdefault(bucket, BucketSummary())
+        entry.count(samples, nbytes)
+        return entry
 
 
 @dataclass

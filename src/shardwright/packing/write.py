@@ -9,8 +9,7 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 
-from shardwright.packing import known
-from shardwright.packing.plan import Plan, Shard
+from shardwright.packing.plan import Shard
 from shardwright.packing.scan import Excerpt, changed
 from shardwright.recipes import Component
 from shardwright.shards.format.manifest import ShardEntry
@@ -33,20 +32,7 @@ class ShardToWrite:
     samples: Excerpt
     sizes: array[int]
     times: array[int]
-    facts: array[int]  # their places
     sha256: bool
-
-
-def make_task(
-    plan: Plan, shard: Shard, facts: known.Places, output: Place, sha256: bool
-) -> ShardToWrite:
-    """Gather what a worker needs for one shard."""
-    sizes, times = array("Q"), array("q")
-    for sample in shard.samples:
-        sizes += plan.checked.sizes(sample)
-        times += plan.checked.times(sample)
-    samples = plan.scan.excerpt(shard.samples)
-    return ShardToWrite(output, shard, samples, sizes, times, facts.of(shard.samples), sha256)
 
 
 @dataclass(frozen=True)
@@ -67,7 +53,7 @@ def write_shard(task: ShardToWrite) -> Iterator[int | Written]:
             folders = task.samples.folders(stack)
             planned = zip(task.sizes, task.times, strict=True)
             opened = stack.enter_context(closing(_open_ahead(ids, folders)))
-            facts = stack.enter_context(closing(known.read(store, ids, task.facts)))
+            facts = stack.enter_context(closing(task.samples.known()))
             samples = zip(task.samples.lines(), facts, opened, strict=True)
             for (image_id, line), fact, arrays in samples:
                 try:

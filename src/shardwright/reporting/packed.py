@@ -14,9 +14,10 @@ from shardwright.interrupts import check
 from shardwright.layout import JSONL_NAME
 from shardwright.packing import again
 from shardwright.packing.choice import require_lists, wanted
-from shardwright.packing.groups import read_groups
-from shardwright.packing.outdated import SPLIT, Comparison, Packed, compare, of_jsonl
+from shardwright.packing.outdated import SPLIT, Comparison, compare, of_jsonl
+from shardwright.packing.plan import Packed
 from shardwright.packing.scan import Scan
+from shardwright.packing.splits import read_groups
 from shardwright.packing.start import current_run, packed_ids
 from shardwright.progress import Progress, quantity
 from shardwright.reporting import PackedStatus
@@ -166,11 +167,9 @@ class Packings:
             return None, f"{why}; to finish it, run the same shardwright build again"
         if note.store not in (None, relative_name(store.folder, folder)):
             return None
-        before = note.base.jsonls() if note.base else []
-        other = ["--other-jsonl"] if before and note.jsonl not in (None, *before) else []
         packed_from = store if note.jsonl is None else store.of(note.jsonl)
         top = top_folder(folder, note.settings)
-        flags = ["--resume", *note.settings.flags(store.folder, top), *other]
+        flags = ["--resume", *note.settings.flags(store.folder, top)]
         why = f"a run that packs into {folder} was interrupted, or is still running"
         return commands.pack(packed_from, top, *flags), why
 

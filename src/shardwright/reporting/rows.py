@@ -13,8 +13,7 @@ from typing import Any, BinaryIO
 
 from shardwright import regular
 from shardwright.deriving.outcomes import Failure, read_failures
-from shardwright.packing.known import read_one
-from shardwright.packing.scan import Scan, changed, missing_array
+from shardwright.packing.scan import Scan, changed, facts_at, missing_array
 from shardwright.storage import files
 from shardwright.store import facts, records
 from shardwright.store.facts import LOST, TOKENS, TOO_LONG, Facts
@@ -153,7 +152,7 @@ class Rows:
     def _known(self, file: BinaryIO | None, image_id: object) -> Facts | None:
         if file is None or not isinstance(image_id, str) or image_id not in self._facts:
             return None
-        return read_one(self.store, file, image_id, self._facts[image_id])
+        return facts_at(self.store, file, image_id, self._facts[image_id])
 
     def _fields(self, record: Record) -> Row:
         """Give the fields of a record: a mask as its number of tokens, a crop as four numbers."""

@@ -17,8 +17,7 @@ from shardwright.deriving.outcomes import FAILURES_NAME, read_failures
 from shardwright.engine import Engine
 from shardwright.errors import InputMissingError
 from shardwright.layout import JSONL_NAME
-from shardwright.packing.check import check
-from shardwright.packing.plan import Plan, plan
+from shardwright.packing.plan import Plan, check, plan
 from shardwright.packing.scan import Scan, scan
 from shardwright.progress import Progress, quantity
 from shardwright.reporting import BucketStatus, ComponentStatus, Outlook, StoreStatus
@@ -67,7 +66,7 @@ def look(
     checked = check(found, list(found.ready()), None, engine, progress)
     layout = plan(found, checked, checked.chosen, settings, {})
     ready = {found.ids[sample] for sample in checked.chosen}
-    others, stage1 = not_ready(store, ready) if layout.skipped else ({}, 0)
+    others, stage1 = not_ready(store, ready) if checked.skipped else ({}, 0)
     components = {
         component.name: _component(row, store, ready, others, engine, progress)
         for row, component in enumerate(store.recipe.components)
@@ -87,16 +86,16 @@ def look(
         derived_dir=str(store.folder),
         jsonl=str(store.jsonl),
         total_records=found.total_records,
-        ready_records=layout.ready_records,
-        skipped_incomplete=layout.skipped.total,
-        skipped_by_reason=dict(layout.skipped),
+        ready_records=checked.ready_records,
+        skipped_incomplete=checked.skipped.total,
+        skipped_by_reason=dict(checked.skipped),
         stage1_records=stage1,
         components=components,
         buckets=_buckets(layout, others),
         jsonl_bytes=found.jsonl_state[0],
         store_bytes=found.jsonl_state[0] + sum(state.bytes for state in components.values()),
         shards=len(layout.shards),
-        shard_bytes=layout.bytes,
+        shard_bytes=sum(shard.bytes for shard in layout.shards),
         leftovers=list(map(str, folders.leftovers(store))),
         packed=packed.summary(),
         unfinished=dict.fromkeys(begun, made),

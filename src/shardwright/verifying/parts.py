@@ -17,7 +17,7 @@ import msgspec
 
 from shardwright.engine import Engine
 from shardwright.errors import DamageError
-from shardwright.packing.targets import recorded
+from shardwright.packing.splits import recorded
 from shardwright.progress import Progress, quantity
 from shardwright.shards.format import manifest
 from shardwright.shards.format.again import with_layout
