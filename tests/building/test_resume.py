@@ -12,8 +12,8 @@ import pytest
 
 import shardwright
 from shardwright import DamageError, UsageError, verify
-from shardwright.building import finish, measuring, plan
-from shardwright.building.inputs import Problem, Row
+from shardwright.building import finish, measuring, rows
+from shardwright.building.inputs import Row
 from shardwright.deriving import images as decoding
 from shardwright.encoders.base import Options
 from shardwright.encoders.sketch import load
@@ -295,13 +295,13 @@ def test_changes_in_several_inputs_are_found_in_one_reading_of_the_plan(
     interrupt(given, tmp_path / "out", shard_size=2)
     (images / "img003.png").unlink()
     os.utime(given[2], (1, 1))
-    read, times = plan.rows, list[Path]()
+    read, times = rows.places, list[Path]()
 
-    def reading(folder: Path) -> Iterator[Row | Problem]:
+    def reading(folder: Path) -> Iterator[Row | str]:
         times.append(folder)
         return read(folder)
 
-    monkeypatch.setattr(plan, "rows", reading)
+    monkeypatch.setattr(rows, "places", reading)
     summary = build(given, tmp_path / "out", shard_size=2)
     assert summary.changed_inputs == {
         str(images): {"missing": Count(1, f"{images}/img003.png")},

@@ -83,7 +83,7 @@ def build(
     FileNotFoundError) if there are no images; NoSpaceError if the shards do not fit on the disk.
     """
     # Here, so that the package and its --help work without NumPy and Pillow.
-    from shardwright.building import again, state
+    from shardwright.building import from_shards, state
     from shardwright.building.request import Request
     from shardwright.building.run import run
     from shardwright.deriving.settings import all_devices
@@ -122,7 +122,7 @@ def build(
         others |= {"bucket": bucket, "where": where, "split": split, "split_by": split_by}
         others |= {"ids_file": ids_file, "exclude_ids_file": exclude_ids_file, "limit": limit}
         others |= {"shard_size": shard_size, "shuffle": shuffle, "seed": seed, **ways}
-        again.require_alone(others)
+        from_shards.require_alone(others)
     elif names:
         raise UsageError("--components without --from", fix="give the shards to build from")
     output = urls.place("--output-dir", file.paths["shards"] if output_dir is None else output_dir)
@@ -132,7 +132,7 @@ def build(
         place_at(output).require_conditions()
     way = next((name for name, given in ways.items() if given), None)
     start, made = state.before(output, way)
-    shards = None if from_ is None else again.load(place("--from", from_), output)
+    shards = None if from_ is None else from_shards.load(place("--from", from_), output)
     if shards is not None:
         start, made = shards.recipe, shards.made
         fit, decode = start.fit, start.decode
@@ -147,7 +147,7 @@ def build(
     for flag, given in (("--model", model), ("--dtype", dtype)):
         for name in given if isinstance(given, Mapping) else ():
             validate.require_known(flag, name, list(used.by_name) if shards is None else names)
-    copied = None if shards is None else again.asked(shards, used, names, file)
+    copied = None if shards is None else from_shards.asked(shards, used, names, file)
     make = used.components if copied is None else copied.copying.make
     if isinstance(dtype, str):
         dtype = {component.name: dtype for component in make}

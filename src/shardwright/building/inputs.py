@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,13 +43,12 @@ class Found(NamedTuple):
 
     path: str  # as it was given
     images: list[Source]
-    tars: list[str]
-    states: Mapping[str, State] = {}  # of tars at a URL, as they were listed
+    tars: Mapping[str, State | None]  # those at a URL with their states, as they were listed
 
     @property
     def root(self) -> str:
         """Name the folder that paths in ids are relative to."""
-        return os.path.dirname(self.path) or "." if self.tars == [self.path] else self.path
+        return os.path.dirname(self.path) or "." if list(self.tars) == [self.path] else self.path
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -87,20 +87,20 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Give the path of the file that it is in."""
         return self.tar or self.path
 
+    @property
+    def state(self) -> State:
+        """Give the state of that file."""
+        return self.bytes, self.mtime_ns
 
-class Problem(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An image, a tar or a folder that cannot be used."""
+
+class Left(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An input that is left out, and why; also a tar or a folder that cannot be used."""
 
     image_id: str  # blank if it is not known, or if it is not an image
-    path: str
+    path: str = msgspec.field(name="image_path")
     reason: str
     detail: str
-    tar: str = ""  # that it is in
-
-    @property
-    def file(self) -> str:
-        """Give the path of the file that it is in."""
-        return self.tar or self.path
+    by_recipe: bool = False  # whether the recipe's limits leave it out, which is no failure
 
 
 def find(paths: Sequence[Location], progress: Progress) -> list[Found]:
@@ -127,14 +127,14 @@ def _parents(place: Location) -> Iterator[Location]:
 
 def _find(path: Location, progress: Progress) -> Found:
     if path.suffix.lower() == TAR and (tar := tree.file(path)) is not None:
-        return Found(tar.path, [], [tar.path], {tar.path: tar.state} if tar.state else {})
+        return Found(tar.path, [], {tar.path: tar.state})
     images, tars = sources.find_all(path, progress)
     if not images and not tars:
         if path.is_file():
             raise UsageError("is neither a folder nor a .tar file", path=path, fix=_GIVE)
         what = "no images and no tars" if path.exists() else "no such file or folder"
         raise InputMissingError(what, path=path, fix=_GIVE)
-    return Found(str(path), images, list(tars), {t: state for t, state in tars.items() if state})
+    return Found(str(path), images, tars)
 
 
 def listing(found: Found) -> Listing:
@@ -152,43 +152,39 @@ def listing(found: Found) -> Listing:
 
 
 def differences(
-    found: Sequence[Found], planned: Iterable[Row | Problem]
+    found: Sequence[Found], planned: Iterable[Row | str]
 ) -> dict[str, dict[str, Count]]:
     """Count the new, missing and changed files of given paths, against all of a plan.
 
-    Of images only their names are known, and whether a text lies beside them.
+    Of images only their names are known, and whether a text lies beside them; of what cannot be
+    used, only its file.
     """
     now: dict[str, tuple[str, object]] = {}  # the given path of each file, and its state
     for each in found:
         path = as_text(each.path)
         now |= {as_text(s.path): (path, s.has_sidecar) for s in each.images}
         now |= {as_text(tar): (path, _state(each, tar)) for tar in each.tars}
-    given = [as_text(each.path) for each in found]
-    kinds = {path: dict[str, dict[str, None]]() for path in given}  # files by kind, in order
+    kinds: dict[str, dict[str, dict[str, None]]] = {  # by given path: files by kind, in order
+        as_text(each.path): {"new": {}, "missing": {}, "changed": {}} for each in found
+    }
     known: set[str] = set()
     for row in planned:
-        file = row.file
+        file = row if isinstance(row, str) else row.file
         if file not in now:
-            path = next((p for p in given if file == p or file.startswith(p.rstrip("/") + "/")), "")
-            if path:
-                kinds[path].setdefault("missing", {})[file] = None
+            inside = (p for p in kinds if file == p or file.startswith(p.rstrip("/") + "/"))
+            if path := next(inside, ""):
+                kinds[path]["missing"][file] = None
             continue
         known.add(file)
-        if isinstance(row, Row):
-            before: object = (row.bytes, row.mtime_ns) if row.tar else row.beside
-            path, state = now[file]
-            if before != state:
-                kinds[path].setdefault("changed", {})[file] = None
+        path, state = now[file]
+        if isinstance(row, Row) and state != (row.state if row.tar else row.beside):
+            kinds[path]["changed"][file] = None
     for file, (path, _) in now.items():
         if file not in known:
-            kinds[path].setdefault("new", {})[file] = None
+            kinds[path]["new"][file] = None
     return {
-        path: {
-            kind: Count(len(files), next(iter(files)))
-            for kind in ("new", "missing", "changed")
-            if (files := kinds[path].get(kind))
-        }
-        for path in given
+        path: {kind: Count(len(files), next(iter(files))) for kind, files in each.items() if files}
+        for path, each in kinds.items()
     }
 
 
@@ -225,11 +221,11 @@ def changed(row: Row) -> tuple[str, str] | None:
     if extents.expected(row.file, row.mtime_ns, row.xxh3):
         return None
     try:
-        now = os.stat(row.file)
-        if (now.st_size, now.st_mtime_ns) == (row.bytes, row.mtime_ns):
+        now = state_of(row.file)
+        if now == row.state:
             return None
         if row.image is None:
-            if now.st_size == row.bytes and head_of(row.path) == row.xxh3:
+            if now[0] == row.bytes and head_of(row.path) == row.xxh3:
                 return None
             return CHANGED, "its file has changed since it was planned"
         with LocalFile(Path(row.tar)) as tar:
@@ -260,15 +256,17 @@ def fingerprint(tar: Readable, spans: Iterable[Span]) -> str:
     return hasher.hexdigest()
 
 
+def state_of(path: str) -> State:
+    """Give the size and the time of a local file."""
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
+
+
 def _state(found: Found, tar: str) -> State | None:
     """Give the size and time of a tar, if it can be found."""
-    if tar in found.states:
-        return found.states[tar]
-    try:
-        now = os.stat(tar)
-    except OSError:
-        return None
-    return now.st_size, now.st_mtime_ns
+    with suppress(OSError):
+        return found.tars[tar] or state_of(tar)
+    return None
 
 
 def as_text(name: str) -> str:

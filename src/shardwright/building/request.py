@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwright import encoders
-from shardwright.building.again import Again
+from shardwright.building.from_shards import Again
 from shardwright.deriving.choices import choices, load
 from shardwright.encoders.base import DTYPES, Encoder, Options, PictureWriter
 from shardwright.engine import DONE, Done
@@ -60,17 +60,12 @@ class Made:
     entries: dict[str, Entry]
     dtypes: Mapping[str, str | None]
 
-    @property
-    def used(self) -> dict[str, dict[str, Any]]:
-        """Give the settings of each component."""
-        return {name: entry.settings for name, entry in self.entries.items()}
-
 
 def describe(device: str, requests: Iterator[Request]) -> Iterator[Made | Done]:
     """Do in a worker what ``load_encoders`` does: only there a GPU may be."""
     for request in requests:
         made = load_encoders(replace(request, devices=(device,)))
-        chosen = {name: made.used[name].get("dtype") for name in made.dtypes}
+        chosen = {name: made.entries[name].settings.get("dtype") for name in made.dtypes}
         # The same for all workers, whatever each would choose.
         dtypes = {name: dtype if dtype in DTYPES else None for name, dtype in chosen.items()}
         yield Made({}, made.entries, dtypes)

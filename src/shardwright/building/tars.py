@@ -62,17 +62,16 @@ class _Contents:
         self.members: dict[str, dict[str, Entry]] = {}  # in their order
         self.flaws: dict[str, Flaw] = {}  # by key; the first one that was found
         self.held: dict[int, bytes] = {}  # how members at a URL begin, by their offsets
-        self.passed = PassedOver(0, "")
+        self.passed: list[str] = []
         self._room = _HELD
         self._last = ""
 
     def add(self, entry: Entry) -> None:
         """Take in a member; one without a key belongs to no sample."""
-        named = split(entry.name) if entry.kind != FOLDER else None
-        if named is None:
-            if entry.kind != FOLDER:
-                number, example = self.passed
-                self.passed = PassedOver(number + 1, example or entry.name)
+        if entry.kind == FOLDER:
+            return
+        if (named := split(entry.name)) is None:
+            self.passed.append(entry.name)
             return
         key, field = named
         members = self.members.setdefault(key, {})
@@ -113,8 +112,8 @@ def samples(path: str, size: int = 0) -> Iterator[TarSample | Flaw | PassedOver]
     damage = _list(path, size, contents)
     for key, members in contents.members.items():
         yield contents.flaws.get(key) or _sample(path, key, members, contents.held)
-    if contents.passed.number:
-        yield contents.passed._replace(example=f"{path}/{contents.passed.example}")
+    if contents.passed:
+        yield PassedOver(len(contents.passed), f"{path}/{contents.passed[0]}")
     if damage is not None:
         yield damage
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -16,12 +17,13 @@ import xxhash
 
 from shardwright.buckets import Bucket
 from shardwright.building import built
-from shardwright.building.copying import Copying, CopyPlan
 from shardwright.building.plan import Plan, Shard
+from shardwright.building.samples import Copying, FromShard, Inputs
 from shardwright.deriving.before import fit_of
 from shardwright.errors import DamageError, InputMissingError, ProvenanceError, UsageError
 from shardwright.interrupts import check
-from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile, require_valid
+from shardwright.packing.choice import FLAGS
+from shardwright.recipes import Component, Recipe, RecipeFile, require_valid
 from shardwright.recipes.compare import bucket_changes, changes
 from shardwright.recipes.file import shipped
 from shardwright.shards.format import manifest
@@ -65,12 +67,7 @@ class Shards:
     @property
     def recipe(self) -> Recipe:
         """Give the recipe of the samples."""
-        done = next(iter(self.manifests.values()))
-        recipe = done.samples_of()
-        if recipe is not SPECIFICATION:
-            return recipe
-        fits = {e.settings.get("fit") for e in self.made.values()}  # which alone knows it
-        return replace(recipe, fit="bucket" if "bucket" in fits else recipe.fit)
+        return next(iter(self.manifests.values())).samples_of()
 
     @property
     def made(self) -> dict[str, Entry]:
@@ -111,17 +108,12 @@ class Shards:
             found = msgspec.structs.replace(found, split=replace(split, by=by))
         if not last.is_build:  # then lists of ids are named from the store, wherever it is
             return found
-        return msgspec.structs.replace(
-            found,
-            ids_file=self._moved(found.ids_file, output),
-            exclude_ids_file=self._moved(found.exclude_ids_file, output),
-        )
-
-    def _moved(self, ids: IdsFile | None, output: Location) -> IdsFile | None:
-        if ids is None:
-            return None
-        path = relative_name(joined(self.folder, ids.path), output)
-        return msgspec.structs.replace(ids, path=path)
+        moved: dict[str, IdsFile] = {}
+        for name in FLAGS:
+            if (ids := getattr(found, name)) is not None:
+                path = relative_name(joined(self.folder, ids.path), output)
+                moved[name] = IdsFile(path, ids.xxh3)
+        return msgspec.structs.replace(found, **moved)
 
     def images(self, part: str | None) -> list[bytes]:
         """Give the images that the samples of a part were made of, as far as on record."""
@@ -131,13 +123,12 @@ class Shards:
     def empties(self, kept: Sequence[Component]) -> dict[str, bytes]:
         """Read the empty caption of components, by the suffix of its members."""
         (folder, done), *_ = zip(self.folders.values(), self.manifests.values(), strict=True)
-        wanted = {name for component in kept for name in component.members}
-        listed = {name: xxh3 for name, xxh3 in done.empties().items() if name in wanted}
-        paths = {name: empty_folder(folder) / name for name in listed}
+        listed = {name for component in kept for name in component.members} & done.empties().keys()
+        paths = {name: empty_folder(folder) / name for name in sorted(listed)}
         found = files.read_existing(paths)
-        for name, xxh3 in listed.items():
-            if xxhash.xxh3_64_hexdigest(found.get(name, b"")) != xxh3:
-                raise DamageError("is missing or damaged", path=paths[name], fix=COPY)
+        for name, path in paths.items():
+            if xxhash.xxh3_64_hexdigest(found.get(name, b"")) != done.empties()[name]:
+                raise DamageError("is missing or damaged", path=path, fix=COPY)
         return found
 
 
@@ -196,23 +187,40 @@ class Again:
     def seen(self, component: Component) -> Settings:
         """Give the setting that says that a component was made from a lossy picture."""
         picture = self.copying.picture
-        if component.source != "image" or picture is None or _is_exact(picture):
-            return {}
-        return {"from": picture.suffix}
+        lossy = component.source == "image" and picture is not None and not _is_exact(picture)
+        return {"from": picture.suffix} if picture and lossy else {}
 
     def layout(self) -> CopyPlan:
         """Give a task for each shard."""
-        shards: list[Shard] = []
-        entries: list[ShardEntry] = []
+        plan = CopyPlan(**vars(Plan.empty()), copying=self.copying, folders=self.shards.folders)
         for part, done in self.shards.manifests.items():
-            order = {e.path: (Bucket.parse(e.bucket), shard_number(e.path)) for e in done.shards}
-            for entry in sorted(done.shards, key=lambda entry: order[entry.path]):
+            for entry in sorted(done.shards, key=_order):
                 samples = array("Q", range(entry.samples))
-                shards.append(Shard(len(shards), part, entry.bucket, entry.path, samples))
-                entries.append(entry)
-        none = Plan.empty()
-        folders = self.shards.folders
-        return CopyPlan(none.scan, none.selected, [], shards, [], self.copying, folders, entries)
+                number = len(plan.shards)
+                plan.shards.append(Shard(number, part, entry.bucket, entry.path, samples))
+                plan.entries.append(entry)
+        return plan
+
+
+@dataclass
+class CopyPlan(Plan):
+    """The shards of a folder, or of its parts, each of which becomes a shard."""
+
+    copying: Copying
+    folders: Mapping[str | None, Path]  # by part
+    entries: list[ShardEntry] = field(default_factory=list)  # by the number of the task
+
+    @property
+    def inputs(self) -> int:
+        return self.samples
+
+    def inputs_of(self, shard: Shard) -> Inputs:
+        entry = self.entries[shard.number]
+        return FromShard(self.folders[shard.part], entry, self.copying, shard.samples)
+
+
+def _order(entry: ShardEntry) -> tuple[Bucket, int]:
+    return Bucket.parse(entry.bucket), shard_number(entry.path)
 
 
 def asked(shards: Shards, wanted: Recipe, names: Sequence[str], file: RecipeFile) -> Again:
@@ -253,23 +261,19 @@ def _require_kept(before: Recipe, wanted: Recipe, names: Sequence[str], file: Re
     if found:
         what = f"has another [images] than the shards of --from ({'; '.join(found)})"
         raise UsageError(what, path=file.origin, fix=f"leave it as it is, or {_IMAGES}")
-    others = []
+    others = {}
     for name, component in wanted.by_name.items():
-        if name in names:
-            continue
         old = before.by_name.get(name)
-        listed = ["added"] if old is None else [*changes(old, component), *_model(old, component)]
-        found += [f"{name}: {what}" for what in listed]
-        others += [name] if listed else []
+        listed = ["added"] if old is None else [*changes(old, component)]
+        was, now = ((each or component).settings.get("model") for each in (old, component))
+        listed += [] if was == now else [f"model was {was}, now {now}"]
+        if listed and name not in names:
+            others[name] = [f"{name}: {each}" for each in listed]
     if others:
-        what = f"has other components than the shards of --from ({'; '.join(found)})"
+        spelt = "; ".join(chain(*others.values()))
+        what = f"has other components than the shards of --from ({spelt})"
         fix = f"add them: --components {','.join((*names, *others))}; or leave them as they are"
         raise UsageError(what, path=file.origin, fix=fix)
-
-
-def _model(old: Component, new: Component) -> list[str]:
-    before, now = old.settings.get("model"), new.settings.get("model")
-    return [] if before == now else [f"model was {before}, now {now}"]
 
 
 def _picture(
