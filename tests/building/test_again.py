@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from msgspec import UNSET
 
 import shardwright
 from shardwright import (
@@ -24,7 +23,6 @@ from shardwright import (
 from shardwright.building.samples import Opened
 from shardwright.cli.main import main
 from shardwright.shards.format import manifest
-from shardwright.shards.format.records import records_name
 from shardwright.storage.files import using
 from tests.building.builds import RECIPE, add_up, build, ledger, listed, members, write_recipe
 from tests.derive.pictures import gradient, make_images, save
@@ -204,17 +202,6 @@ def test_several_runs_become_one_and_an_append_goes_on(folder: Path, tmp_path: P
     summary = build(images, new, recipe=folder / "long.toml", append=True)
     assert (summary.written_samples, summary.already_there) == (2, COUNT)
     assert shardwright.verify(new, workers=1).findings == []
-
-
-def test_shards_of_an_earlier_version_without_their_records(folder: Path, tmp_path: Path) -> None:
-    source = copy(folder, tmp_path / "source")
-    done, entries = listed(source), []
-    for entry in done.shards:
-        (source / records_name(entry.path)).unlink()
-        entries.append(msgspec.structs.replace(entry, records_xxh3=UNSET))
-    manifest.save_manifest(source, msgspec.structs.replace(done, shards=entries))
-    again(folder, tmp_path / "new", from_=source)
-    assert members(tmp_path / "new") == members(folder / "long")
 
 
 def test_a_damaged_member_leaves_its_sample_out(folder: Path, tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def state_file(data: bytes) -> None:
         "ledger.jsonl": lambda: outcome.load_ledger(store.folder),
         "unfinished.json": lambda: manifest.load_unfinished(store.folder),
         "build/plan.json": lambda: load_plan(store.folder),
-        "build/inputs.jsonl": lambda: list(rows.places(state / "build")),
+        "build/inputs.jsonl": lambda: list(rows.heads(state / "build", Progress())),
         "built/one.jsonl": lambda: list(built.load(store.folder, ["one"])),
     }
     (state / "build").mkdir(parents=True, exist_ok=True)

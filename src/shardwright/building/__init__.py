@@ -18,8 +18,6 @@ from shardwright.entry import entry
 from shardwright.errors import UsageError
 from shardwright.progress import Progress
 from shardwright.storage import urls
-from shardwright.storage.urls import Location
-from shardwright.validate import as_text, integer, place
 
 if TYPE_CHECKING:
     from shardwright.encoders.base import Encoder
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["BuildSummary", "build"]
 
 StrPath = str | os.PathLike[str]
-
-_NO_OVERWRITE = "is a URL, where shards are added and never replaced"
 
 
 @entry
@@ -99,12 +95,11 @@ def build(
     switches = {"sha256": sha256, "ignore_space": ignore_space, "compile": compile}
     ways = {"append": append, "overwrite": overwrite}
     validate.require_switches(shuffle=shuffle, dry_run=dry_run, **switches, **ways)
-    validate.require_known("--fit", fit, FITS)
-    validate.require_known("--decode", decode, DECODES)
-    validate.require_known("--ids", ids, IDS)
+    for flag, value, known in (("fit", fit, FITS), ("decode", decode, DECODES), ("ids", ids, IDS)):
+        validate.require_known(f"--{flag}", value, known)
     if append and overwrite:
         raise UsageError("use only one of --append and --overwrite")
-    device = as_text("--device", device, "auto, cpu, cpu:N, cuda, cuda:N or mps")
+    device = validate.as_text("--device", device, "auto, cpu, cpu:N, cuda, cuda:N or mps")
     file = find_recipe(recipe)
     if engine == "ray" and gpus_per_worker is None and not device.startswith("cpu"):
         gpus_per_worker = file.gpus_per_worker
@@ -114,25 +109,40 @@ def build(
         Options(dtype=each)  # which refuses what is unknown
     model = {} if model is None else model
     validate.require_mapping("--model", model, "component names to models")
-    model = {n: as_text(f"--model {n}", m, "a hub id or a folder") for n, m in model.items()}
+    model = {
+        n: validate.as_text(f"--model {n}", m, "a hub id or a folder") for n, m in model.items()
+    }
     names = validate.names("--components", components)
     if from_ is not None:
-        others: dict[str, object] = {"images": images, "captions": captions, "fit": fit}
-        others |= {"decode": decode, "ids": ids}
-        others |= {"bucket": bucket, "where": where, "split": split, "split_by": split_by}
-        others |= {"ids_file": ids_file, "exclude_ids_file": exclude_ids_file, "limit": limit}
-        others |= {"shard_size": shard_size, "shuffle": shuffle, "seed": seed, **ways}
-        from_shards.require_alone(others)
+        from_shards.require_alone(
+            images=images,
+            captions=captions,
+            fit=fit,
+            decode=decode,
+            ids=ids,
+            bucket=bucket,
+            where=where,
+            split=split,
+            split_by=split_by,
+            ids_file=ids_file,
+            exclude_ids_file=exclude_ids_file,
+            limit=limit,
+            shard_size=shard_size,
+            shuffle=shuffle,
+            seed=seed,
+            **ways,
+        )
     elif names:
         raise UsageError("--components without --from", fix="give the shards to build from")
     output = urls.place("--output-dir", file.paths["shards"] if output_dir is None else output_dir)
     if overwrite and not place_at(output).can_replace:
-        raise UsageError(_NO_OVERWRITE, path=output, fix="give another --output-dir")
+        what = "is a URL, where shards are added and never replaced"
+        raise UsageError(what, path=output, fix="give another --output-dir")
     if not dry_run:
         place_at(output).require_conditions()
     way = next((name for name, given in ways.items() if given), None)
     start, made = state.before(output, way)
-    shards = None if from_ is None else from_shards.load(place("--from", from_), output)
+    shards = None if from_ is None else from_shards.load(validate.place("--from", from_), output)
     if shards is not None:
         start, made = shards.recipe, shards.made
         fit, decode = start.fit, start.decode
@@ -197,7 +207,9 @@ def build(
         given=None if copied else [name for name, value in excluding.items() if value],
         way=way,
         sha256=sha256,
-        batch_size=None if batch_size is None else integer("--batch-size", batch_size, least=1),
+        batch_size=None
+        if batch_size is None
+        else validate.integer("--batch-size", batch_size, least=1),
         compile=compile,
         ignore_space=ignore_space,
         dry_run=dry_run,
@@ -209,7 +221,7 @@ def build(
     return summary
 
 
-def _inputs(given: object, default: str) -> list[Location]:
+def _inputs(given: object, default: str) -> list[urls.Location]:
     given = default if given is None else given
     if isinstance(given, (str, os.PathLike)):
         return [urls.place("images", given)]

@@ -30,17 +30,16 @@ from dataclasses import dataclass
 import msgspec
 
 from shardwright.building.built import Built
-from shardwright.building.inputs import GONE, UNREADABLE, Left
+from shardwright.building.inputs import Left
 from shardwright.building.plan import Shard
 from shardwright.errors import SourceChangedError, StorageError
 from shardwright.interrupts import check
 from shardwright.shards.format import manifest
 from shardwright.shards.format.index import index_name
-from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.moving import make_folders, stage_of
 from shardwright.shards.format.writer import names_of, publish
 from shardwright.storage import files
-from shardwright.storage.extents import may_pass
+from shardwright.storage.extents import GONE, UNREADABLE, may_pass
 from shardwright.storage.objects import NEW, ConditionError, together
 from shardwright.storage.place import Place, place_at
 from shardwright.storage.remote import RemotePlace, abort_uploads
@@ -69,7 +68,7 @@ class Commit(msgspec.Struct, kw_only=True):
     plan: str
     number: int
     task: str = ""  # its digest
-    shard: ShardEntry | None = None  # None if all samples are left out
+    shard: manifest.ShardEntry | None = None  # None if all samples are left out
     left: list[Left] = []
     truncated: dict[str, Truncated] = {}  # by component
     quality: Quality = msgspec.field(default_factory=Quality)

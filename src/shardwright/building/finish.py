@@ -100,7 +100,7 @@ def publish_all(found: Outcome, empties: Mapping[str, bytes], progress: Progress
             for image in built.load(place.folder, [each.plan for each in place.begin.base.runs])
         )
         new = (image for commit in found.commits.values() for image in commit.images)
-        found.repeated = built.repeated(new, before)
+        found.summary.under_other_ids = built.repeated(new, before)
     end(found.request.output, places, plan)
 
 

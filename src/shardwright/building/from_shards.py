@@ -40,14 +40,13 @@ from shardwright.storage import files
 from shardwright.storage.pieces import COPY
 from shardwright.storage.urls import Location, is_within, joined, relative_name
 from shardwright.store import provenance
-from shardwright.store.provenance import Entry, Settings
 from shardwright.validate import require_known
 
 _GIVE = "give the folder of finished shards"
 _IMAGES = "build from the images"
 
 
-def require_alone(given: Mapping[str, object]) -> None:
+def require_alone(**given: object) -> None:
     """Raise if there is an argument that would choose other samples, or from elsewhere."""
     for name, value in given.items():
         if value is not None and value is not False and value != () and value != []:
@@ -70,12 +69,12 @@ class Shards:
         return next(iter(self.manifests.values())).samples_of()
 
     @property
-    def made(self) -> dict[str, Entry]:
+    def made(self) -> dict[str, provenance.Entry]:
         """Give how each component was made, in the last run that knows."""
         return {name: entry for each in self._runs for name, entry in each.items()}
 
     @property
-    def _runs(self) -> list[dict[str, Entry]]:
+    def _runs(self) -> list[dict[str, provenance.Entry]]:
         return [
             provenance.entries_in(done.runs[number].provenance)
             for done in self.manifests.values()
@@ -93,11 +92,6 @@ class Shards:
                 what = f"its runs made components in different ways ({listed})"
                 fix = f"add them to --components, or {_IMAGES}"
                 raise ProvenanceError(what, path=self.folder, fix=fix)
-
-    @property
-    def checksum(self) -> str:
-        """Give the xxh3 of the manifests, which have the checksums of all else."""
-        return xxhash.xxh3_64_hexdigest(msgspec.json.encode(list(self.manifests.values())))
 
     def settings(self, output: Location) -> PackSettings:
         """Give the settings that chose the samples, as a build into a folder has them."""
@@ -176,15 +170,17 @@ class Again:
     empties: Mapping[str, bytes]  # of what is copied
 
     def source(self, output: Location) -> list[str]:
-        """Name the shards as a plan does: their place, and their checksum."""
-        return [relative_name(self.shards.folder, output), self.shards.checksum]
+        """Name the shards as a plan does: their place, and the xxh3 of their manifests."""
+        # The manifests have the checksums of all else.
+        data = msgspec.json.encode(list(self.shards.manifests.values()))
+        return [relative_name(self.shards.folder, output), xxhash.xxh3_64_hexdigest(data)]
 
     @property
     def components(self) -> str:
         """Name the components that are made again, as the flag has them."""
         return ",".join(component.name for component in self.copying.make)
 
-    def seen(self, component: Component) -> Settings:
+    def seen(self, component: Component) -> provenance.Settings:
         """Give the setting that says that a component was made from a lossy picture."""
         picture = self.copying.picture
         lossy = component.source == "image" and picture is not None and not _is_exact(picture)
@@ -283,19 +279,19 @@ def _picture(
     needing = [component for component in make if component.source == "image"]
     if not needing:
         return None
-    name = needing[0].name
-    found = sorted((c for c in before.components if not c.is_array), key=_is_exact, reverse=True)
-    if not found:
-        what = f"{name} is made from pictures, and the shards have no picture member"
+    pictures = [c for c in before.components if not c.is_array]
+    found = max(pictures, key=_is_exact, default=None)
+    if found is None:
+        what = f"{needing[0].name} is made from pictures, and the shards have no picture member"
         raise UsageError(what, path=folder, fix=_IMAGES)
     for component in needing:
         if recipe.fit == "bucket" and fit_of(component, recipe, None) is None:
             what = (
-                f"{component.name} sees complete pictures, and {found[0].suffix} shows only what "
+                f"{component.name} sees complete pictures, and {found.suffix} shows only what "
                 "fits the bucket"
             )
             raise UsageError(what, path=folder, fix=_IMAGES)
-    return found[0]
+    return found
 
 
 def _is_exact(picture: Component) -> bool:

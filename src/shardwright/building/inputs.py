@@ -17,21 +17,16 @@ import xxhash
 
 from shardwright.building import tars
 from shardwright.deriving import captions, sources
-from shardwright.deriving.captions import CaptionError
 from shardwright.deriving.sources import TAR, Source, State
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.progress import Progress
+from shardwright.progress import Progress, quantity
 from shardwright.recipes import Recipe
 from shardwright.shards.format.tar import BLOCK
 from shardwright.shards.format.tarread import split
 from shardwright.storage import extents, tree
-from shardwright.storage.extents import CHANGED as CHANGED
-from shardwright.storage.extents import GONE as GONE
-from shardwright.storage.extents import HEAD, Extent, Part, begins
-from shardwright.storage.extents import UNREADABLE as UNREADABLE
+from shardwright.storage.extents import CHANGED, GONE, HEAD, UNREADABLE, Extent, Part, begins
 from shardwright.storage.local import LocalFile, Readable
 from shardwright.storage.urls import Location
-from shardwright.summary import Count
 
 _GIVE = "give folders of images, or tars of images"
 
@@ -58,6 +53,11 @@ class Listing(msgspec.Struct, frozen=True):
     images: int
     tars: int
     digest: str
+
+    @property
+    def counts(self) -> str:
+        """Count what was there."""
+        return f"{quantity(self.images, 'images')} and {quantity(self.tars, 'tars')}"
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -151,43 +151,6 @@ def listing(found: Found) -> Listing:
     return Listing(as_text(found.path), len(found.images), len(found.tars), hasher.hexdigest())
 
 
-def differences(
-    found: Sequence[Found], planned: Iterable[Row | str]
-) -> dict[str, dict[str, Count]]:
-    """Count the new, missing and changed files of given paths, against all of a plan.
-
-    Of images only their names are known, and whether a text lies beside them; of what cannot be
-    used, only its file.
-    """
-    now: dict[str, tuple[str, object]] = {}  # the given path of each file, and its state
-    for each in found:
-        path = as_text(each.path)
-        now |= {as_text(s.path): (path, s.has_sidecar) for s in each.images}
-        now |= {as_text(tar): (path, _state(each, tar)) for tar in each.tars}
-    kinds: dict[str, dict[str, dict[str, None]]] = {  # by given path: files by kind, in order
-        as_text(each.path): {"new": {}, "missing": {}, "changed": {}} for each in found
-    }
-    known: set[str] = set()
-    for row in planned:
-        file = row if isinstance(row, str) else row.file
-        if file not in now:
-            inside = (p for p in kinds if file == p or file.startswith(p.rstrip("/") + "/"))
-            if path := next(inside, ""):
-                kinds[path]["missing"][file] = None
-            continue
-        known.add(file)
-        path, state = now[file]
-        if isinstance(row, Row) and state != (row.state if row.tar else row.beside):
-            kinds[path]["changed"][file] = None
-    for file, (path, _) in now.items():
-        if file not in known:
-            kinds[path]["new"][file] = None
-    return {
-        path: {kind: Count(len(files), next(iter(files))) for kind, files in each.items() if files}
-        for path, each in kinds.items()
-    }
-
-
 def source_of(row: Row) -> Source:
     """Give the image of a row, to be read."""
     seen = extents.expected(row.file, row.mtime_ns, row.xxh3)
@@ -208,7 +171,7 @@ def columns(json: Part | None, recipe: Recipe) -> captions.Row:
     try:
         return tars.row(extents.read(json), recipe)
     except OSError as error:
-        raise CaptionError("caption_unreadable", f"{json}: {error.strerror}") from None
+        raise captions.CaptionError("caption_unreadable", f"{json}: {error.strerror}") from None
 
 
 def changed(row: Row) -> tuple[str, str] | None:

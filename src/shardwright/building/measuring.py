@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from shardwright.building import built, inputs, tars
 from shardwright.building.inputs import (
-    UNREADABLE,
     Found,
     Left,
     Row,
@@ -27,9 +26,8 @@ from shardwright.building.inputs import (
     head_of,
     state_of,
 )
-from shardwright.building.tars import Flaw, PassedOver, TarSample
+from shardwright.building.tars import Flaw, TarSample
 from shardwright.deriving import captions, images, sources
-from shardwright.deriving.captions import CaptionError
 from shardwright.deriving.images import DECODER_DIED, BadImageError
 from shardwright.deriving.naming import spelt
 from shardwright.deriving.sources import Source, State
@@ -39,7 +37,6 @@ from shardwright.interrupts import POLL, check
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Recipe
 from shardwright.storage import extents
-from shardwright.storage.extents import Part
 from shardwright.storage.local import LocalFile, Readable
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import location
@@ -81,7 +78,7 @@ class _Message(NamedTuple):
     number: int  # of its task
     rows: list[Measured]
     last: bool = False
-    passed: PassedOver | None = None  # members of its tar, once it is the last
+    passed: tuple[int, str] | None = None  # skipped members of its tar, once it is the last
 
 
 def measured(
@@ -94,7 +91,7 @@ def measured(
     """
     known = 0 if any(each.tars for each in found) else sum(len(each.images) for each in found)
     progress.phase("measure images", known, "images")
-    course, passed = _Course(_tasks(found, recipe), recipe), list[PassedOver]()
+    course, passed = _Course(_tasks(found, recipe), recipe), list[tuple[int, str]]()
     with closing(engine.run(_measure, course.tasks(), course.instead)) as messages:
         for message in messages:
             passed += [message.passed] if message.passed else []
@@ -102,8 +99,8 @@ def measured(
                 progress.advance(len(rows))
                 yield from rows
     if passed:
-        skipped = quantity(sum(each.number for each in passed), "members of tars")
-        example = shown(as_text(min(passed, key=lambda each: each.example).example))
+        skipped = quantity(sum(count for count, _ in passed), "members of tars")
+        example = shown(as_text(min(example for _, example in passed)))
         progress.warn(f"{skipped} skipped: their names are not like KEY.jpg, for example {example}")
 
 
@@ -169,7 +166,7 @@ def _measure(task: _Task) -> Iterator[_Message]:
     if task.number < 0:
         time.sleep(POLL)
         return
-    passed: list[PassedOver] = []
+    passed: list[str] = []
     looks: Iterator[_Look] = (partial(_file, task, each) for each in task.images)
     if task.tar:
         looks = _members(task, passed)
@@ -183,7 +180,8 @@ def _measure(task: _Task) -> Iterator[_Message]:
             those = islice(looks, most)
             some = list(map(_call, those) if task.alone else each(_call, those))
         last = len(some) < most
-        yield _Message(task.number, some, last, passed[0] if passed and last else None)
+        skipped = (len(passed), passed[0]) if passed and last else None
+        yield _Message(task.number, some, last, skipped)
 
 
 def _rest(task: _Task, looks: Iterator[_Look]) -> Iterator[_Look]:
@@ -216,12 +214,12 @@ def _file(task: _Task, source: Source, died: str = "") -> Measured:
     try:
         _require_names(image_id, path)
         place = images.fetched(source.place, head=True)
-        state = (place.size, place.mtime_ns) if isinstance(place, Part) else state_of(place)
+        state = (place.size, place.mtime_ns) if isinstance(place, extents.Part) else state_of(place)
         size, begins = images.measure(place), head_of(place)
     except BadImageError as error:
         return _left(task, image_id, path, *error.args)
     except OSError as error:
-        return _left(task, image_id, path, UNREADABLE, str(error.strerror))
+        return _left(task, image_id, path, extents.UNREADABLE, str(error.strerror))
     row = Row(image_id, path, *size, *state, source.has_sidecar, xxh3=begins)
     return _with_texts(task, row, source, {})
 
@@ -250,10 +248,10 @@ def _member(
         spans = [span for span in (image, text, json) if span is not None]
         xxh3 = fingerprint(tar, spans) if tar else head_of(sample.image)
         columns = inputs.columns(sample.json, task.recipe)
-    except (BadImageError, CaptionError) as error:
+    except (BadImageError, captions.CaptionError) as error:
         return _left(task, image_id, path, error.args[0], error.args[1])
     except OSError as error:
-        return _left(task, image_id, path, UNREADABLE, str(error.strerror))
+        return _left(task, image_id, path, extents.UNREADABLE, str(error.strerror))
     row = Row(image_id, path, *size, *state, False, len(task.tar), image, text, json, xxh3)
     source = Source(image_id, path, text is not None, text=sample.text)
     return _with_texts(task, row, source, columns)
@@ -267,34 +265,32 @@ def _with_texts(task: _Task, row: Row, source: Source, columns: captions.Row) ->
     found = Measured(row, task.given, task.tar, columns)
     try:
         return found._replace(text=captions.beside(source))
-    except CaptionError as error:
+    except captions.CaptionError as error:
         return found._replace(fault=(error.args[0], error.args[1]))
 
 
-def parted(
-    found: Sequence[Found], known: Mapping[str, bytes], ids: str
-) -> tuple[list[Found], list[Found]]:
-    """Part the image files that are known from all others; give the others, and then these.
+def unknown(found: Sequence[Found], known: Mapping[str, bytes], ids: str) -> list[Found]:
+    """Leave out the image files that are in the shards.
 
-    ``known`` has the images in the shards by their ids: another one of the same id is not known.
+    ``known`` has their images by their ids: another one of the same id is not known.
     """
-    others, there = [], []
+    others = []
     for each in found:
-        sides: tuple[list[Source], list[Source]] = ([], [])
+        images = []
         for source in each.images:
             check()
             line = known.get(_id_of(source, each.root, ids))
-            sides[line is not None and _is_known(source, line)].append(source)
-        others.append(each._replace(images=sides[False]))
-        there.append(each._replace(images=sides[True], tars={}))
-    return others, there
+            if line is None or not _is_known(source, line):
+                images.append(source)
+        others.append(each._replace(images=images))
+    return others
 
 
 def _is_known(source: Source, line: bytes) -> bool:
     """Whether an image file is one that is in a shard; one that cannot be read is not."""
     place = source.place
     try:
-        state = (place.size, place.mtime_ns) if isinstance(place, Part) else state_of(place)
+        state = (place.size, place.mtime_ns) if isinstance(place, extents.Part) else state_of(place)
         return built.decode(line).is_same(source.path, place, state)
     except OSError:
         return False
@@ -306,7 +302,7 @@ def _id_of(source: Source, root: str, ids: str) -> str:
     return spelt(source.path, root) if ids == "path" else by_name
 
 
-def _members(task: _Task, passed: list[PassedOver]) -> Iterator[_Look]:
+def _members(task: _Task, passed: list[str]) -> Iterator[_Look]:
     """Give what is to be done for each sample of a tar; note what is skipped."""
     path = task.tar
     if as_text(path) != path:
@@ -321,11 +317,8 @@ def _members(task: _Task, passed: list[PassedOver]) -> Iterator[_Look]:
         yield partial(_left, task, "", path, "unreadable_tar", str(error.strerror))
         return
     with tar or nullcontext():
-        for sample in tars.samples(path, state[0]):
-            if isinstance(sample, PassedOver):
-                passed.append(sample)
-            else:
-                yield partial(_member, task, tar, state, sample)
+        for sample in tars.samples(path, state[0], passed):
+            yield partial(_member, task, tar, state, sample)
 
 
 def _id_of_key(task: _Task, key: str) -> str:

@@ -18,7 +18,6 @@ from shardwright.building.request import Request
 from shardwright.building.state import Destination
 from shardwright.building.summary import BuildSummary
 from shardwright.building.work import Builder
-from shardwright.deriving.captions import CaptionRows
 from shardwright.deriving.making import Maker, Report
 from shardwright.deriving.prepare import Sample
 from shardwright.errors import DamageError
@@ -46,21 +45,14 @@ class Outcome:
     """What is known of a build, more with each step."""
 
     request: Request
-    device: str
     plan: PlanFile
+    summary: BuildSummary  # as far as it is known
     inputs_folder: Path = Path()  # the local folder of inputs.jsonl
     places: Sequence[Destination] = ()
     layout: Plan = field(default_factory=Plan.empty)
     finished: bool = False  # whether all of it was done before
-    changed: dict[str, dict[str, Count]] = field(default_factory=dict)
-    unused_rows: dict[str, Count] = field(default_factory=dict)
-    caption_rows: CaptionRows | None = None
-    obstacle: str | None = None
-    seconds_needed: float | None = None
     commits: dict[int, Commit] = field(default_factory=dict)
     entries: dict[str | None, list[ShardEntry]] = field(default_factory=dict)  # by part
-    kept: int = 0  # shards of an interrupted run
-    repeated: Count | None = None  # samples of images that were in the shards under other ids
     report: Report | None = None
 
     @property
@@ -136,7 +128,7 @@ def announce_plan(outcome: Outcome, progress: Progress) -> None:
         counts.append(f"{rest:,} not chosen")
     progress.say(f"{quantity(outcome.inputs, 'images')}: {', '.join(counts)}")
     if layout.shards:
-        progress.say(f"  on {outcome.device}; needs about {size(outcome.bytes_needed)}")
+        progress.say(f"  on {outcome.summary.device}; needs about {size(outcome.bytes_needed)}")
 
 
 def predict(
@@ -161,7 +153,7 @@ def predict(
     report = maker.report()
     seconds = report.seconds / max(1, sink.made) / len(devices)
     seconds *= sum(len(shard.samples) for shard in shards)
-    outcome.seconds_needed = round(seconds, 3)
+    outcome.summary.seconds_needed = round(seconds, 3)
     progress.say(f"tried {quantity(sink.made, 'images')}: about {duration(seconds)} for all")
 
 
@@ -214,7 +206,8 @@ def summarize(outcome: Outcome, started: float) -> BuildSummary:
     if over > 0 and layout.reserves:
         not_chosen["--limit"] = Count(over, layout.scan.ids[layout.reserves[-1]])
     made = _joined(outcome)
-    return BuildSummary(
+    return replace(
+        outcome.summary,
         inputs=inputs,
         written_samples=samples,
         already_there=there,
@@ -223,30 +216,16 @@ def summarize(outcome: Outcome, started: float) -> BuildSummary:
         failed=sum(not each.by_recipe for each in left),
         written_shards=len(written),
         written_bytes=sum(entry.bytes for entry in buckets.values()),
-        kept_shards=outcome.kept,
-        dry_run=request.dry_run,
-        output_dir=str(request.output),
         ledger=str(request.output / STATE_FOLDER / LEDGER_NAME)
         if left and not request.dry_run
         else None,
         buckets=dict(sorted(buckets.items(), key=lambda item: Bucket.parse(item[0]))),
         parts=parts,
         components=outcome.plan.used,
-        copied=[component.name for component in request.again.copying.kept]
-        if request.again
-        else [],
-        source=str(request.again.shards.folder) if request.again else None,
         truncated=made.truncated,
         quality=made.quality,
         unapplied_profiles=made.profiles,
-        unused_rows=outcome.unused_rows,
-        caption_rows=outcome.caption_rows,
-        changed_inputs=outcome.changed,
-        under_other_ids=outcome.repeated,
         free_bytes=place_at(request.output).free_bytes(),
-        obstacle=outcome.obstacle,
-        seconds_needed=outcome.seconds_needed,
-        device=outcome.device,
         seconds=round(time.monotonic() - started, 3),
         encoder_waited=round(report.waited / report.seconds, 4)
         if report and report.seconds

@@ -17,13 +17,11 @@ import xxhash
 from msgspec import UNSET
 
 from shardwright.building import finish, inputs, plan, remembered, rows, state
-from shardwright.building.inputs import Found
 from shardwright.building.outcome import Outcome
 from shardwright.building.plan import PlanFile
-from shardwright.building.remembered import Remembered
 from shardwright.building.request import Made, Request, describe, load_encoders
+from shardwright.building.summary import BuildSummary
 from shardwright.deriving import announce, captions
-from shardwright.deriving.captions import Captions
 from shardwright.deriving.outcomes import NO_CAPTION
 from shardwright.deriving.settings import device_text
 from shardwright.engine import DeviceEngine, Engine
@@ -49,7 +47,6 @@ from shardwright.storage import files
 from shardwright.storage.paths import shown_near
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import is_within, local, location, relative_name
-from shardwright.summary import Count
 from shardwright.text import shown
 
 _OTHER = "another --output-dir"
@@ -86,11 +83,12 @@ def planned(
             stack.enter_context(place_at(target.folder).lease())
     folder = stage_of(local(output)) if replaces else _temporary(stack)
     stored, finished = _stored(request, asked, targets, folder)
-    outcome = Outcome(request, device, stored or asked, finished=finished)
+    summary = BuildSummary(dry_run=request.dry_run, output_dir=str(output), device=device)
+    outcome = Outcome(request, stored or asked, summary, finished=finished)
     places = state.places(targets, stored, request.way)
     known = {} if request.again else state.known(places)
     if stored is not None:
-        outcome.changed = _changed(stored, asked, found, folder, progress)
+        summary.changed_inputs = _changed(stored, asked, progress)
     else:
         try:
             for place in places:
@@ -99,7 +97,7 @@ def planned(
         except (ShardExistsError, ProvenanceError) as error:
             if not request.dry_run:
                 raise
-            outcome.obstacle = str(error)
+            summary.obstacle = str(error)
         if request.dry_run:
             folder = _temporary(stack)
         elif replaces:
@@ -108,7 +106,7 @@ def planned(
         announce.unused_rows(given, progress)
         announce.odd_buckets(asked.recipe, progress)
         if given is not None:
-            outcome.unused_rows, outcome.caption_rows = given.unused(), given.summed()
+            summary.unused_rows, summary.caption_rows = given.unused(), given.summed()
         checksum = rows.checksum(folder)
         outcome.plan = msgspec.structs.replace(asked, known=count, inputs=checksum)
     outcome.inputs_folder = folder
@@ -118,6 +116,8 @@ def planned(
     ]
     if request.again is not None:
         outcome.layout = request.again.layout()
+        summary.copied = [component.name for component in request.again.copying.kept]
+        summary.source = str(request.again.shards.folder)
         return made, outcome
     numbers = {place.target.part: place.begin.first_numbers for place in places}
     there = ((each.target.part, i) for each in places for one in each.begin.packed for i in one.ids)
@@ -186,7 +186,9 @@ def _require_a_caption(outcome: Outcome) -> None:
         raise InputMissingError(what, path=left[0].path, fix=fix)
 
 
-def _with_captions(request: Request, progress: Progress) -> tuple[Request, list[Remembered]]:
+def _with_captions(
+    request: Request, progress: Progress
+) -> tuple[Request, list[remembered.Remembered]]:
     """Complete a request by the captions file of earlier builds; give what is to be noted of it."""
     output, given = request.output, request.captions
     known = remembered.noted(state.latest(output)) if request.way else []
@@ -194,7 +196,7 @@ def _with_captions(request: Request, progress: Progress) -> tuple[Request, list[
     noted = [] if request.forget_captions else found
     if given is not None:
         found = [old for old in known if any(old.is_for(each, output) for each in request.inputs)]
-        noted = [Remembered.of(given, each, output) for each in request.inputs]
+        noted = [remembered.Remembered.of(given, each, output) for each in request.inputs]
     elif noted:
         given = remembered.file_of(noted, output)
         progress.say(f"captions: {shown_near(str(given))}, as in the last build")
@@ -205,7 +207,7 @@ def _with_captions(request: Request, progress: Progress) -> tuple[Request, list[
     return replace(request, captions=given), [*others, *noted]
 
 
-def _captions(request: Request) -> Captions | None:
+def _captions(request: Request) -> captions.Captions | None:
     if request.captions is not None:
         return captions.read(request.captions, request.inputs[0], request.recipe)
     if request.recipe.ids == "captions" and request.again is None:
@@ -215,9 +217,9 @@ def _captions(request: Request) -> Captions | None:
 
 def _asked(
     request: Request,
-    found: Sequence[Found],
+    found: Sequence[inputs.Found],
     made: Made,
-    noted: list[Remembered],
+    noted: list[remembered.Remembered],
     progress: Progress,
 ) -> tuple[PlanFile, Choice, list[Target]]:
     """Give the plan that is asked for, without its inputs; and the folders of its parts."""
@@ -281,20 +283,14 @@ def _chosen_as(earlier: Run | Unfinished, own: PackSettings, request: Request) -
     return settings
 
 
-def _changed(
-    stored: PlanFile, asked: PlanFile, found: Sequence[Found], folder: Path, progress: Progress
-) -> dict[str, dict[str, Count]]:
-    """Say what has changed in the inputs since the plan was made; the plan stays as it is."""
-    both = zip(found, asked.listings, strict=True)
-    changed = [each for each, listing in both if listing not in stored.listings]
-    counted = inputs.differences(changed, rows.places(folder)) if changed else {}
-    for path, counts in counted.items():
-        listed = "; ".join(
-            f"{quantity(count.count, 'files')} {kind}, for example {shown(count.example)}"
-            for kind, count in counts.items()
-        )
-        progress.warn(
-            f"{shown(path)}: changed since the plan was made ({listed}); going on with the "
-            "plan. To add what is new, run it with --append afterwards"
-        )
-    return counted
+def _changed(stored: PlanFile, asked: PlanFile, progress: Progress) -> dict[str, str]:
+    """Say which inputs have changed since the plan was made; the plan stays as it is."""
+    before, found = {listing.path: listing for listing in stored.listings}, {}
+    for now in asked.listings:
+        if now != before[now.path]:
+            found[now.path] = f"{before[now.path].counts} before, {now.counts} now"
+            progress.warn(
+                f"{shown(now.path)}: changed since the plan was made ({found[now.path]}); going on "
+                "with the plan. To add what is new, run it with --append afterwards"
+            )
+    return found

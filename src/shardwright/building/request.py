@@ -16,7 +16,6 @@ from shardwright.recipes import Component, Recipe, RecipeFile
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.storage.urls import Location
 from shardwright.store import provenance
-from shardwright.store.provenance import Entry
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Request:
     output: Location
     file: RecipeFile
     recipe: Recipe  # complete
-    made: Mapping[str, Entry]  # how the samples were made that are there already
+    made: Mapping[str, provenance.Entry]  # how the samples were made that are there already
     encoders: encoders.Choice
     loaded: dict[Any, Any]  # what encoders share
     devices: tuple[str, ...]
@@ -57,7 +56,7 @@ class Made:
     """The encoders of a run, and what their arrays depend on."""
 
     encoders: Mapping[Component, Encoder | PictureWriter]
-    entries: dict[str, Entry]
+    entries: dict[str, provenance.Entry]
     dtypes: Mapping[str, str | None]
 
 

@@ -34,7 +34,7 @@ from shardwright.errors import DamageError, TooManyFailuresError
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Recipe
-from shardwright.storage import files
+from shardwright.storage import extents, files
 from shardwright.storage.local import LocalPlace
 from shardwright.store import records
 from shardwright.store.records import BadRecordError, Line, Record, is_image_id, own_fields
@@ -83,7 +83,7 @@ def write(
     files.make_folder(folder)
     if recipe.ids != "name":
         found = [each._replace(images=sharing(each.images)) for each in found]
-    new, there = measuring.parted(found, known, recipe.ids)
+    new = measuring.unknown(found, known, recipe.ids)
     place, length, count = LocalPlace(folder), 0, 0
     with place.create(INPUTS_NAME) as file:
         with closing(measuring.measured(new, recipe, engine, progress)) as measured:
@@ -94,10 +94,11 @@ def write(
                 length += len(line)
                 count += not one.tar
         file.seal(length)
-    require_sum("images found", sum(len(each.images) for each in new), count)
+    images = sum(len(each.images) for each in new)
+    require_sum("images found", images, count)
     place.publish(INPUTS_NAME)
     files.sync_folder(folder)
-    return sum(len(each.images) for each in there)
+    return sum(len(each.images) for each in found) - images
 
 
 def _within_reach(measured: Iterable[Measured], captions: Captions | None) -> Iterator[Measured]:
@@ -110,7 +111,7 @@ def _within_reach(measured: Iterable[Measured], captions: Captions | None) -> It
         reason, why = one.fault or ("", "")
         unread = reason == "caption_unreadable" and captions is None
         if isinstance(one.row, Left):
-            unread, why = one.row.reason in (inputs.UNREADABLE, inputs.GONE), one.row.detail
+            unread, why = one.row.reason in (extents.UNREADABLE, extents.GONE), one.row.detail
         row = row + 1 if unread else 0
         if row == IN_A_ROW:
             what = f"{why}, as with {IN_A_ROW} images in a row, so no plan is kept"
@@ -241,17 +242,11 @@ def parse(line: bytes, recipe: Recipe) -> Input:
     return Input(row, texts, {n: v for n, v in record.items() if n not in own})
 
 
-def heads(folder: Path, progress: Progress | None = None) -> Iterator[tuple[Line, Head]]:
+def heads(folder: Path, progress: Progress) -> Iterator[tuple[Line, Head]]:
     """Read what a layout needs of each line."""
     path = folder / INPUTS_NAME
     bad = partial(_unreadable, path)
     return records.walk(path, _head, bad=bad, progress=progress, phase="plan")
-
-
-def places(folder: Path) -> Iterator[Row | str]:
-    """Read where the inputs were when they were written down; of what cannot be used, its file."""
-    for _, found in heads(folder):
-        yield found.where
 
 
 def _unreadable(path: Path, line: Line, reason: str) -> None:

@@ -84,9 +84,9 @@ def run(request: Request, progress: Progress, tries: int = _TRIES) -> BuildSumma
             except NoSpaceError as error:
                 if not request.dry_run:
                     raise
-                outcome.obstacle = outcome.obstacle or str(error)
+                outcome.summary.obstacle = outcome.summary.obstacle or str(error)
         if request.dry_run:
-            outcome.kept = len(kept)
+            outcome.summary.kept_shards = len(kept)
             if devices.is_here:
                 predict(outcome, builder, devices.names, kept.keys(), progress)
         elif outcome.layout.shards:
@@ -211,6 +211,6 @@ def _build(devices: DeviceEngine, builder: Builder, outcome: Outcome, progress: 
                 "then add images that you replaced with --append"
             )
         raise type(error)(error.what, path=error.path, fix=fix) from error
-    outcome.report, outcome.kept = work.report, work.kept
+    outcome.report, outcome.summary.kept_shards = work.report, work.kept
     builder.commits.finalize()
     finish.publish_all(outcome, {**(again.empties if again else {}), **work.empties}, progress)

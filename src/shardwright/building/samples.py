@@ -8,19 +8,17 @@ checksum in the index, so that damage is not copied: a sample with a damaged mem
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import xxhash
 
 from shardwright.buckets import Bucket
 from shardwright.building import inputs
 from shardwright.building.built import Built
-from shardwright.building.inputs import Row
 from shardwright.building.rows import parse
 from shardwright.deriving.captions import CaptionError
 from shardwright.deriving.choices import view_of
@@ -35,13 +33,10 @@ from shardwright.packing.scan import changed
 from shardwright.progress import quantity
 from shardwright.recipes import JSON_SUFFIX, Component, Recipe
 from shardwright.shards.format import index, records, tar
-from shardwright.shards.format.index import ShardIndex, index_name
 from shardwright.shards.format.keys import key
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.record_members import mask_bytes
-from shardwright.shards.format.records import SampleFacts, records_name
 from shardwright.storage import extents
-from shardwright.storage.extents import CutOffError, Part
 from shardwright.storage.pieces import COPY
 from shardwright.store.facts import Facts, ImageFile, image_file
 from shardwright.store.npy import HEADER_BYTES
@@ -54,55 +49,22 @@ _DAMAGED = "damaged"  # the reason of a sample of which a member is not as it wa
 SettingsOf = Mapping[str, Mapping[str, Any]]  # by component
 
 
-@dataclass
-class Planned(Sample, ABC):
-    """A sample of a task."""
-
-    @abstractmethod
-    def settle(self, results: Results) -> None:
-        """Check what was made, and that it was made from what was planned."""
-
-    @abstractmethod
-    def described(self, results: Results) -> tuple[Record, Facts]:
-        """Give its record, and what is known of it."""
-
-    def built(self) -> Built | None:
-        """Give the image that it was made of, if it was read."""
-        return None
-
-    @property
-    def died(self) -> bool:
-        """Whether a worker has died at it."""
-        return self.failure is not None and self.failure[0] == DIED
-
-
-class Inputs(Protocol):
-    """What the samples of a task are made of; small, and picklable."""
-
-    def __len__(self) -> int:
-        """Count the samples."""
-
-    def samples(self) -> Iterator[Planned]:
-        """Give the samples, to be made."""
-
-    def nbytes(self, settings: SettingsOf) -> int:
-        """Estimate the bytes of their members in a tar."""
-
-
 @dataclass(kw_only=True)
-class FromImage(Planned):
+class FromImage(Sample):
     """A sample that is made of an image and its texts."""
 
-    row: Row
+    row: inputs.Row
 
     def settle(self, results: Results) -> None:
-        if not self.died and (why := inputs.changed(self.row)):
+        """Check what was made, and that it was made from what was planned."""
+        if not _died(self) and (why := inputs.changed(self.row)):
             self.failure = why
         elif self.failure is None and self.size != (self.row.width, self.row.height):
-            self.failure = (inputs.CHANGED, "its size is not the one that was planned")
+            self.failure = (extents.CHANGED, "its size is not the one that was planned")
         results.check(self)
 
     def described(self, results: Results) -> tuple[Record, Facts]:
+        """Give its record, and what is known of it."""
         record, known, made = results.record(self), Facts(self.source.image_id), self.made or {}
         assert record is not None
         if any(component.source == "image" for component in made):
@@ -110,13 +72,18 @@ class FromImage(Planned):
         return record, with_tokens(self, known) if self.tokens_lost else known
 
     def built(self) -> Built | None:
+        """Give the image that it was made of, if it can be read."""
         row, file = self.row, self.image
         with suppress(OSError):  # then it is not on record
             file = file or image_file(self.source.place)  # which no component was made of
         if file is None:
             return None
-        state = (row.bytes, row.mtime_ns)
-        return Built(row.image_id, row.path, *state, file.bytes, file.xxh3)
+        return Built(row.image_id, row.path, *row.state, file.bytes, file.xxh3)
+
+
+def _died(sample: Sample) -> bool:
+    """Whether a worker has died at a sample."""
+    return sample.failure is not None and sample.failure[0] == DIED
 
 
 @dataclass(frozen=True)
@@ -130,6 +97,7 @@ class Images:
         return len(self.lines)
 
     def samples(self) -> Iterator[FromImage]:
+        """Give the samples, to be made."""
         recipe = self.recipe
         for line in self.lines:
             row, texts, columns = parse(line, recipe)
@@ -139,6 +107,7 @@ class Images:
             yield sample
 
     def nbytes(self, settings: SettingsOf) -> int:
+        """Estimate the bytes of their members in a tar."""
         return sum(self._nbytes(line, settings) for line in self.lines)
 
     def _nbytes(self, line: bytes, settings: SettingsOf) -> int:
@@ -195,16 +164,19 @@ class FromShard:
         return len(self.numbers)
 
     def samples(self) -> Iterator[Copied]:
+        """Give the samples, of which some members are to be made."""
         found = Opened(self.folder, self.entry, self.copying.before)
         lines = records.load(self.folder, self.entry.path, self.entry.records_xxh3 or "")
         known = [facts for _, facts in lines]
         if len(known) != self.entry.samples:
             what = f"has {quantity(len(known), 'records')} of {self.entry.samples:,}"
-            raise DamageError(what, path=self.folder / records_name(self.entry.path), fix=COPY)
+            raise DamageError(
+                what, path=self.folder / records.records_name(self.entry.path), fix=COPY
+            )
         for number in self.numbers:
             yield self._sample(found, number, known[number])
 
-    def _sample(self, found: Opened, number: int, known: SampleFacts) -> Copied:
+    def _sample(self, found: Opened, number: int, known: records.SampleFacts) -> Copied:
         copying, image_id = self.copying, found.index.head.ids[number]
         sample = Copied(
             Source(image_id, str(found.part(number, JSON_SUFFIX)), has_sidecar=False),
@@ -229,6 +201,7 @@ class FromShard:
         return sample
 
     def nbytes(self, settings: SettingsOf) -> int:
+        """Estimate the bytes of their members in a tar."""
         copying, head = self.copying, _index(self.folder, self.entry, self.copying.before)
         suffixes = [JSON_SUFFIX, *(name for c in copying.kept for name in c.members)]
         columns = [copying.before.suffixes.index(suffix) for suffix in suffixes]
@@ -262,22 +235,22 @@ class Opened:
         if self._stamp is None or self._stamp[0] != entry.bytes:
             raise changed(self._path, "it is gone" if self._stamp is None else "another size")
 
-    def part(self, number: int, suffix: str) -> Part:
+    def part(self, number: int, suffix: str) -> extents.Part:
         """Say where a member is."""
         head = self.index.head
         member = self.index.member(number, head.members.index(suffix))
         name = f"{key(head.ids[number], head.longest_key)}.{suffix}"
-        return Part(str(self._path), member.offset, member.size, name)
+        return extents.Part(str(self._path), member.offset, member.size, name)
 
     def read(self, number: int, suffix: str) -> bytes:
         """Read a member; raise DamagedError if it is not the one that the index names."""
         data, fault = b"", _damaged(suffix, "its bytes have changed since they were written")
         try:
             data = extents.read(self.part(number, suffix))
-        except CutOffError as error:
+        except extents.CutOffError as error:
             fault = _damaged(suffix, error.strerror)
         except OSError as error:
-            fault = DamagedError(inputs.UNREADABLE, f"{suffix}: {error.strerror or error}")
+            fault = DamagedError(extents.UNREADABLE, f"{suffix}: {error.strerror or error}")
         member = self.index.member(number, self.index.head.members.index(suffix))
         if len(data) == member.size and xxhash.xxh3_64_intdigest(data) == member.xxh3:
             return data
@@ -293,27 +266,31 @@ class Opened:
         return found.st_size, found.st_mtime_ns, found.st_ino
 
 
-def _index(folder: Path, entry: ShardEntry, recipe: Recipe) -> ShardIndex:
+def _index(folder: Path, entry: ShardEntry, recipe: Recipe) -> index.ShardIndex:
     found = index.load_listed(folder, entry)
     if found.head.members != recipe.suffixes:
-        what, path = "is damaged, or not the one in the manifest", folder / index_name(entry.path)
+        what, path = (
+            "is damaged, or not the one in the manifest",
+            folder / index.index_name(entry.path),
+        )
         raise DamageError(what, path=path, fix=COPY)
     return found
 
 
 @dataclass(kw_only=True)
-class Copied(Planned):
+class Copied(Sample):
     """A sample of a shard, of which some components are made again."""
 
     shard: Opened
     number: int
     copying: Copying
-    known: SampleFacts
+    known: records.SampleFacts
     kept_masks: dict[str, list[int]] = field(default_factory=dict)  # by the field of the record
 
     def settle(self, results: Results) -> None:
+        """Read the members that are copied, and check all of them."""
         copies: dict[Component, bytes] = {}
-        if not self.died and self.record:
+        if not _died(self) and self.record:
             try:
                 copies = self._read()
                 self._require_usable()
@@ -354,6 +331,7 @@ class Copied(Planned):
             raise _damaged(self.copying.picture.suffix, f"is {width}x{height} pixels")
 
     def described(self, results: Results) -> tuple[Record, Facts]:
+        """Give its record, and what is known of it."""
         record = {**(self.record or {}), **self.kept_masks, **self.masks}
         names = {component.name for component in self.copying.kept}
         lost = {name: count for name, count in self.known.tokens_lost.items() if name in names}
@@ -370,3 +348,7 @@ class Copied(Planned):
             cropped=self.known.cropped,
         )
         return ordered(record, results.recipe), known
+
+
+Inputs = Images | FromShard  # what the samples of a task are made of; small, and picklable
+Planned = FromImage | Copied  # a sample of a task

@@ -11,9 +11,7 @@ from pathlib import Path
 import msgspec
 
 from shardwright.building import built, rows
-from shardwright.building.built import Built
 from shardwright.building.plan import PLAN_NAME, PlanFile
-from shardwright.building.rows import INPUTS_NAME
 from shardwright.errors import (
     DamageError,
     LockedError,
@@ -30,7 +28,6 @@ from shardwright.recipes import Recipe
 from shardwright.recipes.compare import differences
 from shardwright.shards.format import consistency, manifest, records
 from shardwright.shards.format.again import with_layout
-from shardwright.shards.format.manifest import Manifest, Run, Unfinished
 from shardwright.shards.format.moving import stage_of
 from shardwright.shards.format.names import existing_buckets
 from shardwright.shards.format.parts import parts_of, top_folder
@@ -40,7 +37,6 @@ from shardwright.storage.paths import joined
 from shardwright.storage.place import Place, place_at
 from shardwright.storage.urls import Location
 from shardwright.store import provenance
-from shardwright.store.provenance import Entry
 
 _OTHER = "another --output-dir"
 _CHUNK = 1 << 23
@@ -80,7 +76,7 @@ def current_folder(output: Location) -> Location | None:
     return plan_folder(output, last.plan) if last is not None and last.is_build else None
 
 
-def latest(output: Location) -> Run | Unfinished | None:
+def latest(output: Location) -> manifest.Run | manifest.Unfinished | None:
     """Give the last run into a folder or its parts, which may not have finished."""
     return start.current_run(_folders(output))
 
@@ -120,21 +116,21 @@ def fetch_inputs(output: Location, plan: PlanFile, inputs: Path) -> None:
 
 
 def _copy(source: Place, target: Place) -> None:
-    with source.open(INPUTS_NAME) as file, target.create(INPUTS_NAME) as copy:
+    with source.open(rows.INPUTS_NAME) as file, target.create(rows.INPUTS_NAME) as copy:
         for start in range(0, file.size, _CHUNK):
             check()
             copy.put(file.pread(start, _CHUNK))
         copy.seal(file.size)
-    target.publish(INPUTS_NAME)
+    target.publish(rows.INPUTS_NAME)
 
 
 def is_interrupted(output: Location) -> bool:
     """Whether a build was interrupted here."""
     last = latest(output)
-    return isinstance(last, Unfinished) and last.is_build
+    return isinstance(last, manifest.Unfinished) and last.is_build
 
 
-def before(output: Location, way: str | None) -> tuple[Recipe | None, dict[str, Entry]]:
+def before(output: Location, way: str | None) -> tuple[Recipe | None, dict[str, provenance.Entry]]:
     """Give the recipe and the settings of the shards that are there, or of an interrupted build.
 
     Raise if a plan is damaged, unless it is replaced; and if there is no telling how shards were
@@ -151,7 +147,7 @@ def before(output: Location, way: str | None) -> tuple[Recipe | None, dict[str, 
         with suppress(*later):
             if (done := manifest.load_manifest(folder)) is not None and done.shards:
                 made = provenance.settings_in(done.runs[-1].provenance)
-                return done.samples_of(), {n: Entry(s, "") for n, s in made.items()}
+                return done.samples_of(), {n: provenance.Entry(s, "") for n, s in made.items()}
     return None, {}
 
 
@@ -179,7 +175,7 @@ def require_same(output: Location, stored: PlanFile, asked: PlanFile, inputs: Pa
         over = "" if asked.source else "give --overwrite to start over, "
         raise UsageError(what, path=output, fix=f"run it as before, {over}or give {_OTHER}")
     if rows.checksum(inputs) != stored.inputs:
-        path = plan_folder(output, stored.digest) / INPUTS_NAME
+        path = plan_folder(output, stored.digest) / rows.INPUTS_NAME
         what = "is damaged" if path.is_file() else "is missing"
         over = "build again with --overwrite"
         fix = over if place_at(output).can_replace and not asked.source else _delete(output)
@@ -262,7 +258,9 @@ def _start(folder: Location, way: str | None, over: bool) -> Start:
         return start.fresh(folder, overwrite=True, only=[])
     note = manifest.load_unfinished(folder)
     if note is not None and note.is_build:
-        return start.after(folder, note.base or Manifest(runs=[], shards=[]), note.append, note)
+        return start.after(
+            folder, note.base or manifest.Manifest(runs=[], shards=[]), note.append, note
+        )
     if way != "append":
         return start.fresh(folder, overwrite=way == "overwrite", only=[])
     if note is not None:  # its shards are there already, and in no manifest
@@ -285,7 +283,7 @@ def known(places: Sequence[Destination]) -> dict[str, bytes]:
             for image_id, path in each.items():
                 line = images.get(image_id)
                 if line is None or built.decode(line).path != path:  # its shard was written again
-                    line = Built(image_id, path).line
+                    line = built.Built(image_id, path).line
                 found[image_id] = line
     return found
 
@@ -309,7 +307,9 @@ def require_free(place: Destination, plan: PlanFile, way: str | None) -> None:
         raise ShardExistsError(what, path=there[0], fix=fix)
 
 
-def require_same_kind(place: Destination, recipe: Recipe, made: Mapping[str, Entry]) -> None:
+def require_same_kind(
+    place: Destination, recipe: Recipe, made: Mapping[str, provenance.Entry]
+) -> None:
     """Raise if samples would lie beside others that were made with other settings."""
     base = place.begin.base
     if not base.shards:

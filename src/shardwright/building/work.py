@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from shardwright.building import plan
 from shardwright.building.commits import Commit, Commits
-from shardwright.building.inputs import CHANGED, Left
+from shardwright.building.inputs import Left
 from shardwright.building.plan import Plan, Shard
-from shardwright.building.samples import Inputs, Planned
+from shardwright.building.samples import FromImage, Inputs, Planned
 from shardwright.deriving.making import Making
 from shardwright.deriving.outcomes import Outcomes
 from shardwright.deriving.passes import Array
@@ -35,6 +35,7 @@ from shardwright.shards.format.empty import empty_members
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.shards.format.writer import ShardWriter, names_of
 from shardwright.storage import files
+from shardwright.storage.extents import CHANGED
 from shardwright.storage.place import Place
 from shardwright.storage.remote import AbortedUploadError
 from shardwright.store.arrays import pieces
@@ -151,7 +152,7 @@ class _Shard:
         assert isinstance(sample, Planned)
         image_id, (record, known) = sample.source.image_id, sample.described(results)
         self.commit.quality.add(known)
-        if (image := sample.built()) is not None:
+        if isinstance(sample, FromImage) and (image := sample.built()) is not None:
             self.commit.images.append(image)
         for name, lost in sample.tokens_lost.items():
             self.commit.truncated.setdefault(name, Truncated()).add(image_id, lost)
