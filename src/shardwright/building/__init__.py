@@ -181,12 +181,8 @@ def build(
         shuffle=shuffle,
         seed=seed,
     )
-    excluding: dict[str, object] = {
-        "where": validate.names("--where", where),
-        "ids_file": ids_file,
-        "exclude_ids_file": exclude_ids_file,
-        "split": split or split_by,
-    }
+    excluding = {"where": validate.names("--where", where), "split": split or split_by}
+    lists = {"ids_file": ids_file, "exclude_ids_file": exclude_ids_file}
     for name in settings.buckets:
         validate.require_known("--bucket", name, [str(each) for each in used.buckets])
     request = Request(
@@ -204,7 +200,7 @@ def build(
         captions=None if captions in (None, NONE) else urls.place("--captions", captions),
         forget_captions=captions == NONE,
         settings=copied.shards.settings(output) if copied else settings,
-        given=None if copied else [name for name, value in excluding.items() if value],
+        given=None if copied else [n for n, value in {**excluding, **lists}.items() if value],
         way=way,
         sha256=sha256,
         batch_size=None
@@ -223,8 +219,7 @@ def build(
 
 def _inputs(given: object, default: str) -> list[urls.Location]:
     given = default if given is None else given
-    if isinstance(given, (str, os.PathLike)):
-        return [urls.place("images", given)]
+    given = [given] if isinstance(given, (str, os.PathLike)) else given
     if not isinstance(given, Sequence) or not given:
         raise UsageError(f"images is {given!r}", fix="give a path, or a list of paths")
     return [urls.place("images", each) for each in given]

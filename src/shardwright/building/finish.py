@@ -25,7 +25,6 @@ from shardwright.packing import empty, publish
 from shardwright.progress import Progress
 from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format import manifest, sums
-from shardwright.shards.format.manifest import Manifest, Run, ShardEntry, Unfinished
 from shardwright.shards.format.moving import make_folders, move_shard, stage_of
 from shardwright.shards.format.names import bucket_folder, existing_buckets, shard_name
 from shardwright.storage import files
@@ -43,7 +42,7 @@ def begin(outcome: Outcome) -> None:
     planned = {shard.part for shard in outcome.layout.shards}
     for place in outcome.places:
         if not place.finished:
-            note = Unfinished(
+            note = manifest.Unfinished(
                 append=plan.append,
                 plan=plan.digest,
                 settings=msgspec.structs.replace(plan.settings, part=place.target.part),
@@ -74,7 +73,7 @@ def publish_all(found: Outcome, empties: Mapping[str, bytes], progress: Progress
     total, left = found.inputs, outcome.counts(found.left)
     out = sum(count.count for count in left.values())
     made_with = {n: msgspec.structs.replace(e, component=None) for n, e in plan.made.items()}
-    run = Run(
+    run = manifest.Run(
         tool=f"shardwright {__version__}",
         append=plan.append,
         settings=plan.settings,
@@ -123,10 +122,10 @@ def _numbered(place: Destination, found: Outcome) -> dict[int, str]:
 def _publish(
     found: Outcome,
     place: Destination,
-    run: Run,
+    run: manifest.Run,
     paths: Mapping[int, str],
     empties: Mapping[str, bytes],
-) -> list[ShardEntry]:
+) -> list[manifest.ShardEntry]:
     """Move the shards of a place out of the stage, if they are in one, and write its manifest."""
     folder, base, plan, commits = place.folder, place.begin.base, found.plan, found.commits
     if place.finished:
@@ -162,7 +161,7 @@ def _publish(
     if runs:
         if plan.sha256 or place.has_sha256:
             shards = [publish.with_sha256(entry, folder) for entry in shards]
-        done = Manifest(
+        done = manifest.Manifest(
             runs=runs,
             shards=sorted(shards, key=lambda entry: entry.path),
             recipe=UNSET if plan.recipe == SPECIFICATION else plan.recipe,
@@ -179,8 +178,8 @@ def _publish(
 
 
 def _moved(
-    folder: Path, place: Destination, made: Sequence[tuple[ShardEntry, str]]
-) -> list[ShardEntry]:
+    folder: Path, place: Destination, made: Sequence[tuple[manifest.ShardEntry, str]]
+) -> list[manifest.ShardEntry]:
     """Move shards out of the stage, in place of those that are replaced."""
     stage = stage_of(folder)
     moved = {path for entry, path in made if not (stage / entry.path).exists()}
@@ -202,7 +201,7 @@ def _moved(
     return entries
 
 
-def entries(places: Sequence[Destination]) -> dict[str | None, list[ShardEntry]]:
+def entries(places: Sequence[Destination]) -> dict[str | None, list[manifest.ShardEntry]]:
     """Give the shards that a finished plan has made, by part; raise if a file or part is gone."""
     found = {p.target.part: _last_entries(p.folder) for p in places if p.finished}
     for place in places:
@@ -220,7 +219,7 @@ def entries(places: Sequence[Destination]) -> dict[str | None, list[ShardEntry]]
     return found
 
 
-def _last_entries(folder: Location) -> list[ShardEntry]:
+def _last_entries(folder: Location) -> list[manifest.ShardEntry]:
     done = manifest.load_manifest(folder)
     assert done is not None
     return [entry for entry in done.shards if entry.run == len(done.runs) - 1]

@@ -28,12 +28,6 @@ from shardwright.recipes.compare import bucket_changes, changes
 from shardwright.recipes.file import shipped
 from shardwright.shards.format import manifest
 from shardwright.shards.format.empty import empty_folder
-from shardwright.shards.format.manifest import (
-    IdsFile,
-    Manifest,
-    PackSettings,
-    ShardEntry,
-)
 from shardwright.shards.format.names import shard_number
 from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.storage import files
@@ -61,7 +55,7 @@ class Shards:
 
     folder: Path
     folders: Mapping[str | None, Path]  # by part
-    manifests: Mapping[str | None, Manifest]
+    manifests: Mapping[str | None, manifest.Manifest]
 
     @property
     def recipe(self) -> Recipe:
@@ -93,7 +87,7 @@ class Shards:
                 fix = f"add them to --components, or {_IMAGES}"
                 raise ProvenanceError(what, path=self.folder, fix=fix)
 
-    def settings(self, output: Location) -> PackSettings:
+    def settings(self, output: Location) -> manifest.PackSettings:
         """Give the settings that chose the samples, as a build into a folder has them."""
         last = next(iter(self.manifests.values())).runs[-1]
         found = msgspec.structs.replace(last.settings, part=None)
@@ -102,11 +96,11 @@ class Shards:
             found = msgspec.structs.replace(found, split=replace(split, by=by))
         if not last.is_build:  # then lists of ids are named from the store, wherever it is
             return found
-        moved: dict[str, IdsFile] = {}
+        moved: dict[str, manifest.IdsFile] = {}
         for name in FLAGS:
             if (ids := getattr(found, name)) is not None:
                 path = relative_name(joined(self.folder, ids.path), output)
-                moved[name] = IdsFile(path, ids.xxh3)
+                moved[name] = manifest.IdsFile(path, ids.xxh3)
         return msgspec.structs.replace(found, **moved)
 
     def images(self, part: str | None) -> list[bytes]:
@@ -204,7 +198,7 @@ class CopyPlan(Plan):
 
     copying: Copying
     folders: Mapping[str | None, Path]  # by part
-    entries: list[ShardEntry] = field(default_factory=list)  # by the number of the task
+    entries: list[manifest.ShardEntry] = field(default_factory=list)  # by the number of the task
 
     @property
     def inputs(self) -> int:
@@ -215,7 +209,7 @@ class CopyPlan(Plan):
         return FromShard(self.folders[shard.part], entry, self.copying, shard.samples)
 
 
-def _order(entry: ShardEntry) -> tuple[Bucket, int]:
+def _order(entry: manifest.ShardEntry) -> tuple[Bucket, int]:
     return Bucket.parse(entry.bucket), shard_number(entry.path)
 
 

@@ -7,7 +7,7 @@ is still the same.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,6 @@ import xxhash
 
 from shardwright.building import tars
 from shardwright.deriving import captions, sources
-from shardwright.deriving.sources import TAR, Source, State
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Recipe
@@ -37,8 +36,10 @@ class Found(NamedTuple):
     """What a given path holds, in the order of the paths."""
 
     path: str  # as it was given
-    images: list[Source]
-    tars: Mapping[str, State | None]  # those at a URL with their states, as they were listed
+    images: list[sources.Source]
+    tars: Mapping[
+        str, sources.State | None
+    ]  # those at a URL with their states, as they were listed
 
     @property
     def root(self) -> str:
@@ -88,7 +89,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.tar or self.path
 
     @property
-    def state(self) -> State:
+    def state(self) -> sources.State:
         """Give the state of that file."""
         return self.bytes, self.mtime_ns
 
@@ -112,21 +113,17 @@ def find(paths: Sequence[Location], progress: Progress) -> list[Found]:
             raise UsageError("is given twice", path=path, fix="give it once")
         given[real] = path
     for real, path in given.items():
-        outer = next((given[above] for above in _parents(real) if above in given), None)
-        if outer is not None:
-            what = f"is inside {outer}, which is given too"
-            raise UsageError(what, path=path, fix="give only one of them")
+        above = real
+        while above != above.parent:
+            above = above.parent
+            if above in given:
+                what = f"is inside {given[above]}, which is given too"
+                raise UsageError(what, path=path, fix="give only one of them")
     return [_find(path, progress) for path in paths]
 
 
-def _parents(place: Location) -> Iterator[Location]:
-    while place != place.parent:
-        place = place.parent
-        yield place
-
-
 def _find(path: Location, progress: Progress) -> Found:
-    if path.suffix.lower() == TAR and (tar := tree.file(path)) is not None:
+    if path.suffix.lower() == sources.TAR and (tar := tree.file(path)) is not None:
         return Found(tar.path, [], {tar.path: tar.state})
     images, tars = sources.find_all(path, progress)
     if not images and not tars:
@@ -151,17 +148,17 @@ def listing(found: Found) -> Listing:
     return Listing(as_text(found.path), len(found.images), len(found.tars), hasher.hexdigest())
 
 
-def source_of(row: Row) -> Source:
+def source_of(row: Row) -> sources.Source:
     """Give the image of a row, to be read."""
     seen = extents.expected(row.file, row.mtime_ns, row.xxh3)
     if row.image is None:
         part = Part(row.path, 0, row.bytes, "", *seen) if seen else None
-        return Source(row.image_id, row.path, row.beside, part=part)
+        return sources.Source(row.image_id, row.path, row.beside, part=part)
     tar, name = row.tar, row.path[row.tar_length + 1 :]
     key, _ = split(name) or (name, "")
     text = Part(tar, *row.text, f"{key}.{tars.TEXT}") if row.text else None
     image = Part(tar, *row.image, name, *seen)
-    return Source(row.image_id, row.path, text is not None, part=image, text=text)
+    return sources.Source(row.image_id, row.path, text is not None, part=image, text=text)
 
 
 def columns(json: Part | None, recipe: Recipe) -> captions.Row:
@@ -219,13 +216,13 @@ def fingerprint(tar: Readable, spans: Iterable[Span]) -> str:
     return hasher.hexdigest()
 
 
-def state_of(path: str) -> State:
+def state_of(path: str) -> sources.State:
     """Give the size and the time of a local file."""
     found = os.stat(path)
     return found.st_size, found.st_mtime_ns
 
 
-def _state(found: Found, tar: str) -> State | None:
+def _state(found: Found, tar: str) -> sources.State | None:
     """Give the size and time of a tar, if it can be found."""
     with suppress(OSError):
         return found.tars[tar] or state_of(tar)

@@ -26,11 +26,9 @@ from shardwright.building.inputs import (
     head_of,
     state_of,
 )
-from shardwright.building.tars import Flaw, TarSample
 from shardwright.deriving import captions, images, sources
 from shardwright.deriving.images import DECODER_DIED, BadImageError
 from shardwright.deriving.naming import spelt
-from shardwright.deriving.sources import Source, State
 from shardwright.engine import Engine
 from shardwright.engine.local import WorkerDiedError
 from shardwright.interrupts import POLL, check
@@ -55,9 +53,9 @@ class _Task(NamedTuple):
     given: str  # the given path that they are in
     root: str
     recipe: Recipe
-    images: Sequence[Source] = ()
+    images: Sequence[sources.Source] = ()
     tar: str = ""
-    state: State | None = None  # of a tar at a URL
+    state: sources.State | None = None  # of a tar at a URL
     alone: bool = False  # whether images are looked at one by one, because a worker has died
     skip: int = 0  # images that were measured before that
     died: Mapping[int, str] = {}  # images at which workers died again, and how
@@ -204,7 +202,7 @@ def _left(task: _Task, image_id: str, path: str, reason: str, detail: str) -> Me
     return Measured(left, task.given, as_text(task.tar), {})
 
 
-def _file(task: _Task, source: Source, died: str = "") -> Measured:
+def _file(task: _Task, source: sources.Source, died: str = "") -> Measured:
     image_id, path = _id_of(source, task.root, task.recipe.ids), source.path
     if died:
         return _left(task, image_id, path, DECODER_DIED, died)
@@ -227,12 +225,12 @@ def _file(task: _Task, source: Source, died: str = "") -> Measured:
 def _member(
     task: _Task,
     tar: Readable | None,
-    state: State,
-    sample: TarSample | Flaw,
+    state: sources.State,
+    sample: tars.TarSample | tars.Flaw,
     died: str = "",
 ) -> Measured:
     image_id = _id_of_key(task, sample.key)
-    if isinstance(sample, Flaw):
+    if isinstance(sample, tars.Flaw):
         where = f"{task.tar}/{sample.key}" if sample.key else task.tar
         return _left(task, image_id, where, sample.reason, sample.detail)
     path = str(sample.image)
@@ -253,11 +251,11 @@ def _member(
     except OSError as error:
         return _left(task, image_id, path, extents.UNREADABLE, str(error.strerror))
     row = Row(image_id, path, *size, *state, False, len(task.tar), image, text, json, xxh3)
-    source = Source(image_id, path, text is not None, text=sample.text)
+    source = sources.Source(image_id, path, text is not None, text=sample.text)
     return _with_texts(task, row, source, columns)
 
 
-def _with_texts(task: _Task, row: Row, source: Source, columns: captions.Row) -> Measured:
+def _with_texts(task: _Task, row: Row, source: sources.Source, columns: captions.Row) -> Measured:
     """Read the caption that lies with an image.
 
     It may be that it is not needed, so an image does not fail here for lack of it.
@@ -286,7 +284,7 @@ def unknown(found: Sequence[Found], known: Mapping[str, bytes], ids: str) -> lis
     return others
 
 
-def _is_known(source: Source, line: bytes) -> bool:
+def _is_known(source: sources.Source, line: bytes) -> bool:
     """Whether an image file is one that is in a shard; one that cannot be read is not."""
     place = source.place
     try:
@@ -296,7 +294,7 @@ def _is_known(source: Source, line: bytes) -> bool:
         return False
 
 
-def _id_of(source: Source, root: str, ids: str) -> str:
+def _id_of(source: sources.Source, root: str, ids: str) -> str:
     """Give the id of an image file; blank if it comes from captions."""
     by_name = source.image_id if ids == "name" else ""
     return spelt(source.path, root) if ids == "path" else by_name

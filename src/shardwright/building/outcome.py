@@ -37,7 +37,7 @@ from shardwright.summary import Count, require_sum
 
 LEDGER_NAME = "ledger.jsonl"  # every input that is in no shard, beside the manifest
 _MEASURED = 256  # samples that the room of all is estimated from
-_TRIED = 32  # samples that are made to predict the time
+_TRIED, _TRIED_SHARDS = 32, 8  # samples that are made to predict the time, and of how many
 
 
 @dataclass
@@ -143,7 +143,9 @@ def predict(
     shards = [shard for shard in layout.shards if shard.number not in kept]
     if not shards:
         return
-    tried = list(_some(shards))
+    some = shards[:: -(-len(shards) // _TRIED_SHARDS)]
+    each = -(-_TRIED // len(some))
+    tried = [replace(shard, samples=shard.samples[:each]) for shard in some]
     count = sum(len(shard.samples) for shard in tried)
     progress.phase("try", count, "images")
     maker, sink = Maker(builder.making, devices[0], progress), _Nowhere(builder)
@@ -155,16 +157,6 @@ def predict(
     seconds *= sum(len(shard.samples) for shard in shards)
     outcome.summary.seconds_needed = round(seconds, 3)
     progress.say(f"tried {quantity(sink.made, 'images')}: about {duration(seconds)} for all")
-
-
-def _some(shards: Sequence[Shard]) -> Iterator[Shard]:
-    """Choose the first samples, and one of some of the other shards."""
-    left, step = _TRIED, max(1, len(shards) // 4)
-    for number, shard in enumerate(shards):
-        count = min(left, len(shard.samples)) or int(number % step == 0)
-        left = max(0, left - count)
-        if count:
-            yield replace(shard, samples=shard.samples[:count])
 
 
 class _Nowhere:

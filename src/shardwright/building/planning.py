@@ -18,7 +18,6 @@ from msgspec import UNSET
 
 from shardwright.building import finish, inputs, plan, remembered, rows, state
 from shardwright.building.outcome import Outcome
-from shardwright.building.plan import PlanFile
 from shardwright.building.request import Made, Request, describe, load_encoders
 from shardwright.building.summary import BuildSummary
 from shardwright.deriving import announce, captions
@@ -138,8 +137,8 @@ def _temporary(stack: ExitStack) -> Path:
 
 
 def _stored(
-    request: Request, asked: PlanFile, targets: Sequence[Target], folder: Path
-) -> tuple[PlanFile | None, bool]:
+    request: Request, asked: plan.PlanFile, targets: Sequence[Target], folder: Path
+) -> tuple[plan.PlanFile | None, bool]:
     """Give the stored plan, if it is the one that is asked for; and whether it is finished.
 
     ``folder`` is the local folder of its inputs.
@@ -221,7 +220,7 @@ def _asked(
     made: Made,
     noted: list[remembered.Remembered],
     progress: Progress,
-) -> tuple[PlanFile, Choice, list[Target]]:
+) -> tuple[plan.PlanFile, Choice, list[Target]]:
     """Give the plan that is asked for, without its inputs; and the folders of its parts."""
     output, way, again = request.output, request.way, request.again
     split, targets = find_targets(output, request.settings, way, request.given)
@@ -240,7 +239,7 @@ def _asked(
     if request.captions is not None:
         data = xxhash.xxh3_64_hexdigest(files.read(request.captions))
         given = [relative_name(request.captions, output), data]
-    asked = PlanFile(
+    asked = plan.PlanFile(
         settings=choice.settings,
         recipe=request.recipe,
         made=made.entries,
@@ -283,7 +282,7 @@ def _chosen_as(earlier: Run | Unfinished, own: PackSettings, request: Request) -
     return settings
 
 
-def _changed(stored: PlanFile, asked: PlanFile, progress: Progress) -> dict[str, str]:
+def _changed(stored: plan.PlanFile, asked: plan.PlanFile, progress: Progress) -> dict[str, str]:
     """Say which inputs have changed since the plan was made; the plan stays as it is."""
     before, found = {listing.path: listing for listing in stored.listings}, {}
     for now in asked.listings:

@@ -22,7 +22,6 @@ from shardwright import regular
 from shardwright.buckets import is_bucket
 from shardwright.building import built, inputs, measuring
 from shardwright.building.inputs import Found, Left, Row
-from shardwright.building.measuring import Measured
 from shardwright.deriving.captions import CAPTION, RESERVED, CaptionError, Captions, named
 from shardwright.deriving.images import Size
 from shardwright.deriving.matching import Named
@@ -101,7 +100,9 @@ def write(
     return sum(len(each.images) for each in found) - images
 
 
-def _within_reach(measured: Iterable[Measured], captions: Captions | None) -> Iterator[Measured]:
+def _within_reach(
+    measured: Iterable[measuring.Measured], captions: Captions | None
+) -> Iterator[measuring.Measured]:
     """Give what was measured; raise if many in a row could not be read.
 
     A plan without them would be kept, although they may only be out of reach for a while.
@@ -121,8 +122,11 @@ def _within_reach(measured: Iterable[Measured], captions: Captions | None) -> It
 
 
 def _matched(
-    measured: Iterable[Measured], found: Sequence[Found], captions: Captions | None, folder: Path
-) -> Iterator[Measured]:
+    measured: Iterable[measuring.Measured],
+    found: Sequence[Found],
+    captions: Captions | None,
+    folder: Path,
+) -> Iterator[measuring.Measured]:
     """Give what was measured, once the captions know all images; ``given`` is then their root.
 
     The names of images in tars are known when all have been measured, which is kept in a file until
@@ -165,7 +169,7 @@ def _read(file: IO[bytes]) -> Iterator[Any]:
 
 
 def _line(
-    one: Measured, captions: Captions | None, recipe: Recipe, known: Mapping[str, bytes]
+    one: measuring.Measured, captions: Captions | None, recipe: Recipe, known: Mapping[str, bytes]
 ) -> bytes:
     """Write an input as a line."""
     row = one.row
@@ -207,7 +211,7 @@ def _unusable(left: Left, file: str) -> bytes:
 
 
 def _texts(
-    one: Measured, source: Source, captions: Captions | None, recipe: Recipe
+    one: measuring.Measured, source: Source, captions: Captions | None, recipe: Recipe
 ) -> tuple[Texts, Record, str | None]:
     """Find the texts and the columns of an image, and the id that the captions file gives it."""
     given = captions.of(source, one.given) if captions else {}

@@ -19,7 +19,6 @@ from shardwright.progress import quantity
 from shardwright.recipes import Recipe
 from shardwright.shards.format.tarread import FILE, FOLDER, BadTarError, Entry, entries, split
 from shardwright.storage import extents
-from shardwright.storage.extents import HEAD, Part
 from shardwright.store import records
 
 TEXT, JSON = "txt", "json"  # the fields that lie with an image
@@ -33,9 +32,9 @@ class TarSample(NamedTuple):
     """An image in a tar, and what lies with it."""
 
     key: str
-    image: Part
-    text: Part | None
-    json: Part | None
+    image: extents.Part
+    text: extents.Part | None
+    json: extents.Part | None
 
 
 class Flaw(NamedTuple):
@@ -100,7 +99,7 @@ class _Contents:
         members[field], self._last = entry, key
         if self._room > 0 and (f".{field}" in FORMAT_OF or field in (TEXT, JSON)):
             # Keep how it begins, where it would take a request later.
-            data = tar.ahead_of_need(entry.offset, min(entry.size, HEAD))
+            data = tar.ahead_of_need(entry.offset, min(entry.size, extents.HEAD))
             self._held |= {entry.offset: data} if data else {}
             self._room -= len(data)
 

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from shardwright.building import plan
 from shardwright.building.commits import Commit, Commits
 from shardwright.building.inputs import Left
-from shardwright.building.plan import Plan, Shard
 from shardwright.building.samples import FromImage, Inputs, Planned
 from shardwright.deriving.making import Making
 from shardwright.deriving.outcomes import Outcomes
@@ -49,7 +48,7 @@ _TRIES = 3  # of shards that two workers have made
 class Task:
     """A shard to make, and its inputs."""
 
-    shard: Shard
+    shard: plan.Shard
     samples: Inputs
     alone: bool = False  # whether its samples are made one by one, because a worker has died
     died: Mapping[int, str] = field(default_factory=dict)  # samples at which it died, and how
@@ -185,14 +184,14 @@ class Work(Hearing[Task]):
         self,
         builder: Builder,
         devices: DeviceEngine,
-        layout: Plan,
+        layout: plan.Plan,
         settings: PackSettings,
         progress: Progress,
     ) -> None:
         super().__init__(devices, self._write_empties, progress, builder.making.batch_size)
         self._builder, self._plan, self._settings = builder, layout, settings
         self._done: dict[int, int] = {}  # samples of tasks that are under way
-        self._given: dict[int, Shard] = {}  # tasks that were given to workers, and not committed
+        self._given = dict[int, plan.Shard]()  # tasks that workers have, and are not committed
         self.commits: dict[int, Commit] = {}
         self.kept = 0  # shards of an interrupted run
         self.empties: dict[str, bytes] = {}  # the empty caption, by the suffix of its members
@@ -235,7 +234,7 @@ class Work(Hearing[Task]):
     def _samples(self) -> int:
         return sum(commit.shard.samples for commit in self.commits.values() if commit.shard)
 
-    def _run(self, shards: Sequence[Shard]) -> None:
+    def _run(self, shards: Sequence[plan.Shard]) -> None:
         if not shards:
             return
         found = self._builder.commits.found(shards, reopen=True)
@@ -261,7 +260,7 @@ class Work(Hearing[Task]):
                 builder.commits.abandon(list(self._given.values()))
             raise
 
-    def _take_back(self, shards: Sequence[Shard], why: str) -> list[Shard]:
+    def _take_back(self, shards: Sequence[plan.Shard], why: str) -> list[plan.Shard]:
         """Take back the commits of some tasks, to run these again."""
         if shards:
             self.progress.warn(f"{quantity(len(shards), 'shards')} {why}")
@@ -282,7 +281,7 @@ class Work(Hearing[Task]):
         what, fix = "other processes keep writing the shards of this build", "stop them, then run"
         raise SourceChangedError(what, path=commits.folder, fix=f"{fix} the same command again")
 
-    def _tasks(self, shards: Sequence[Shard]) -> Iterator[Task]:
+    def _tasks(self, shards: Sequence[plan.Shard]) -> Iterator[Task]:
         """Give the tasks, as workers ask for them; not those that another process has done."""
         for shard in shards:
             check()
