@@ -1,9 +1,9 @@
 """``shardwright.build``: from images straight to shards, without a store between.
 
-``inputs`` and ``tars`` find images, ``measuring`` looks at them, ``plan`` writes them down and cuts
-them into shards; ``planning`` does so unless a plan is there already. ``work`` gives the shards to
-the devices, ``shard`` makes one, ``commits`` notes it, and ``finish`` publishes all. ``again`` and
-``copying`` are for shards that are built from other shards.
+``inputs`` and ``tars`` find images, ``measuring`` looks at them, ``rows`` writes them down, and
+``plan`` cuts them into shards; ``planning`` does so unless a plan is there already. ``work`` gives
+the shards to the devices, which make their ``samples``; ``commits`` notes each, and ``finish``
+publishes all. ``from_shards`` is for shards that are built from other shards.
 """
 
 from __future__ import annotations

@@ -185,16 +185,15 @@ def changed(row: Row) -> tuple[str, str] | None:
         if now == row.state:
             return None
         if row.image is None:
-            if now[0] == row.bytes and head_of(row.path) == row.xxh3:
-                return None
-            return CHANGED, "its file has changed since it was planned"
-        with LocalFile(Path(row.tar)) as tar:
+            what = "its file has changed since it was planned"
+            is_same = now[0] == row.bytes and head_of(row.path) == row.xxh3
+        else:
+            what = "its tar was changed after planning, and this image or its text is different now"
             spans = [span for span in (row.image, row.text, row.json) if span is not None]
-            is_there = all(sum(span) <= tar.size for span in spans)
-            if is_there and fingerprint(tar, spans) == row.xxh3:
-                return None
-        what = "its tar was changed after planning, and this image or its text is different now"
-        return CHANGED, what
+            with LocalFile(Path(row.tar)) as tar:
+                is_there = all(sum(span) <= tar.size for span in spans)
+                is_same = is_there and fingerprint(tar, spans) == row.xxh3
+        return None if is_same else (CHANGED, what)
     except FileNotFoundError:
         return GONE, f"{'its tar' if row.tar else 'its file'} is gone"
     except OSError as error:

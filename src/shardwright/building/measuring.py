@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
 from itertools import count, islice
+from operator import call
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +45,8 @@ from shardwright.text import shown
 _FILES = 1024  # in a task: as many as are measured while another process would start
 _AT_ONCE = 256  # rows in a message
 _AHEAD = 1 << 16  # rows that may wait for those before them
+
+_Look = Callable[..., "Measured"]
 
 
 class _Task(NamedTuple):
@@ -172,29 +175,18 @@ def _measure(task: _Task) -> Iterator[_Message]:
     each = place_at(location(task.given)).each
     if task.alone:
         yield _Message(task.number, [])  # so that it is seen that the worker works
-    looks = _rest(task, looks)
+    rest = (  # without looking at images at which workers died
+        partial(look, died=task.died[number]) if number in task.died else look
+        for number, look in enumerate(looks)
+        if number >= task.skip
+    )
     while not last:
         with images.strict():
-            those = islice(looks, most)
-            some = list(map(_call, those) if task.alone else each(_call, those))
+            those = islice(rest, most)
+            some = list(map(call, those) if task.alone else each(call, those))
         last = len(some) < most
         skipped = (len(passed), passed[0]) if passed and last else None
         yield _Message(task.number, some, last, skipped)
-
-
-def _rest(task: _Task, looks: Iterator[_Look]) -> Iterator[_Look]:
-    """Give what is still to be done, without looking at images at which workers died."""
-    for number, look in enumerate(looks):
-        if number >= task.skip:
-            how = task.died.get(number)
-            yield partial(look, died=how) if how else look
-
-
-_Look = Callable[..., Measured]
-
-
-def _call(look: _Look) -> Measured:
-    return look()
 
 
 def _left(task: _Task, image_id: str, path: str, reason: str, detail: str) -> Measured:

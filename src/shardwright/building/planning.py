@@ -191,10 +191,9 @@ def _with_captions(
     """Complete a request by the captions file of earlier builds; give what is to be noted of it."""
     output, given = request.output, request.captions
     known = remembered.noted(state.latest(output)) if request.way else []
-    found = remembered.in_force(known, request.inputs, output)
+    found = [old for old in known if any(old.is_for(each, output) for each in request.inputs)]
     noted = [] if request.forget_captions else found
     if given is not None:
-        found = [old for old in known if any(old.is_for(each, output) for each in request.inputs)]
         noted = [remembered.Remembered.of(given, each, output) for each in request.inputs]
     elif noted:
         given = remembered.file_of(noted, output)

@@ -193,7 +193,7 @@ class FromShard:
             sample.failure, sample.make = fault.args[:2], ()
             return sample
         part = found.part(number, copying.picture.suffix) if copying.picture else None
-        sample.source = Source(image_id, record.get("image_path") or "", False, part=part)
+        sample.source = Source(image_id, str(record.get("image_path") or ""), False, part=part)
         for name in texts_of(copying.make):
             sample.texts[name] = recorded_text(record, name)
             if sample.texts[name] is None:
@@ -232,8 +232,8 @@ class Opened:
         self._path, self._recipe = folder / entry.path, recipe
         self.index = _index(folder, entry, recipe)
         self._stamp = self._now()
-        if self._stamp is None or self._stamp[0] != entry.bytes:
-            raise changed(self._path, "it is gone" if self._stamp is None else "another size")
+        if self._stamp[0] != entry.bytes:
+            raise changed(self._path, "another size")
 
     def part(self, number: int, suffix: str) -> extents.Part:
         """Say where a member is."""
@@ -258,22 +258,19 @@ class Opened:
             raise changed(self._path, "written to")
         raise fault
 
-    def _now(self) -> tuple[int, int, int] | None:
+    def _now(self) -> tuple[int, int, int]:
         try:
             found = os.stat(self._path)
         except OSError:
-            return None
+            raise changed(self._path, "it is gone") from None
         return found.st_size, found.st_mtime_ns, found.st_ino
 
 
 def _index(folder: Path, entry: ShardEntry, recipe: Recipe) -> index.ShardIndex:
     found = index.load_listed(folder, entry)
     if found.head.members != recipe.suffixes:
-        what, path = (
-            "is damaged, or not the one in the manifest",
-            folder / index.index_name(entry.path),
-        )
-        raise DamageError(what, path=path, fix=COPY)
+        path = folder / index.index_name(entry.path)
+        raise DamageError("is damaged, or not the one in the manifest", path=path, fix=COPY)
     return found
 
 

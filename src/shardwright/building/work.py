@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardwright.building import plan
 from shardwright.building.commits import Commit, Commits
@@ -52,13 +52,6 @@ class Task:
     samples: Inputs
     alone: bool = False  # whether its samples are made one by one, because a worker has died
     died: Mapping[int, str] = field(default_factory=dict)  # samples at which it died, and how
-
-
-class Progressed(NamedTuple):
-    """How far a task is."""
-
-    number: int
-    samples: int  # that are done
 
 
 @dataclass(frozen=True)
@@ -115,7 +108,7 @@ class _Sink(Drawing[Task]):
                 said += [shard.finish(), DONE]
                 self._open.popleft()
         if self._open and self._open[0].done:
-            said.append(Progressed(self._open[0].task.shard.number, self._open[0].done))
+            said.append((self._open[0].task.shard.number, self._open[0].done))
         return said
 
     def _leave_out(self, shard: _Shard, sample: Sample, reason: str, detail: str) -> None:
@@ -294,7 +287,7 @@ class Work(Hearing[Task]):
     def note(self) -> str:
         return f"{len(self.commits):,}/{quantity(len(self._plan.shards), 'shards')}"
 
-    def take(self, message: Commit | Progressed) -> None:
+    def take(self, message: Commit | tuple[int, int]) -> None:  # a task, and how far it is
         if isinstance(message, Commit):
             self.commits[message.number] = message
             shard = self._plan.shards[message.number]
