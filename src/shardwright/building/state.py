@@ -155,9 +155,7 @@ def changes(stored: PlanFile, asked: PlanFile) -> list[str]:
     """Say in what the plan that is asked for differs from the one that is stored."""
     found = [f"{name} was {old} and is {new}" for name, old, new in _changed_flags(stored, asked)]
     found += differences(stored.recipe, asked.recipe)
-    settings = {name: entry.settings for name, entry in asked.made.items()}
-    earlier = {name: entry.settings for name, entry in stored.made.items()}
-    return [*found, *filter(None, [provenance.differences(earlier, settings)[1]])]
+    return [*found, *filter(None, [provenance.differences(stored.used, asked.used)[1]])]
 
 
 def require_same(output: Location, stored: PlanFile, asked: PlanFile, inputs: Path) -> None:
@@ -258,9 +256,8 @@ def _start(folder: Location, way: str | None, over: bool) -> Start:
         return start.fresh(folder, overwrite=True, only=[])
     note = manifest.load_unfinished(folder)
     if note is not None and note.is_build:
-        return start.after(
-            folder, note.base or manifest.Manifest(runs=[], shards=[]), note.append, note
-        )
+        base = note.base or manifest.Manifest(runs=[], shards=[])
+        return start.after(folder, base, note.append, note)
     if way != "append":
         return start.fresh(folder, overwrite=way == "overwrite", only=[])
     if note is not None:  # its shards are there already, and in no manifest
