@@ -47,10 +47,10 @@ class Outcome:
     request: Request
     plan: PlanFile
     summary: BuildSummary  # as far as it is known
-    inputs_folder: Path = Path()  # the local folder of inputs.jsonl
-    places: Sequence[Destination] = ()
-    layout: Plan = field(default_factory=Plan.empty)
-    finished: bool = False  # whether all of it was done before
+    inputs_folder: Path  # the local folder of inputs.jsonl
+    places: Sequence[Destination]
+    layout: Plan
+    finished: bool  # whether all of it was done before
     commits: dict[int, Commit] = field(default_factory=dict)
     entries: dict[str | None, list[ShardEntry]] = field(default_factory=dict)  # by part
     report: Report | None = None

@@ -83,7 +83,6 @@ def planned(
     folder = stage_of(local(output)) if replaces else _temporary(stack)
     stored, finished = _stored(request, asked, targets, folder)
     summary = BuildSummary(dry_run=request.dry_run, output_dir=str(output), device=device)
-    outcome = Outcome(request, stored or asked, summary, finished=finished)
     places = state.places(targets, stored, request.way)
     known = {} if request.again else state.known(places)
     if stored is not None:
@@ -106,26 +105,24 @@ def planned(
         announce.odd_buckets(asked.recipe, progress)
         if given is not None:
             summary.unused_rows, summary.caption_rows = given.unused(), given.summed()
-        checksum = rows.checksum(folder)
-        outcome.plan = msgspec.structs.replace(asked, known=count, inputs=checksum)
-    outcome.inputs_folder = folder
+        asked = msgspec.structs.replace(asked, known=count, inputs=rows.checksum(folder))
     # The ids of the samples that are there are needed for the layout, and then no more.
-    outcome.places = [
+    starts = [
         replace(place, begin=replace(place.begin, known=frozenset(), packed=())) for place in places
     ]
     if request.again is not None:
-        outcome.layout = request.again.layout()
         summary.copied = [component.name for component in request.again.copying.kept]
         summary.source = str(request.again.shards.folder)
-        return made, outcome
-    numbers = {place.target.part: place.begin.first_numbers for place in places}
-    there = ((each.target.part, i) for each in places for one in each.begin.packed for i in one.ids)
-    staying = find_staying(choice.settings.split, choice.groups, there, choice.first_ids)
-    staying.announce(output, request.way, progress)
-    choice = replace(choice, staying=staying)
-    outcome.layout = plan.read(
-        folder, asked.recipe, choice, known, numbers, Local(cores()), progress
-    )
+        layout: plan.Plan = request.again.layout()
+    else:
+        parts = ((each.target.part, each.begin) for each in places)
+        there = ((part, i) for part, begin in parts for one in begin.packed for i in one.ids)
+        staying = find_staying(choice.settings.split, choice.groups, there, choice.first_ids)
+        staying.announce(output, request.way, progress)
+        choice = replace(choice, staying=staying)
+        numbers = {place.target.part: place.begin.first_numbers for place in places}
+        layout = plan.read(folder, asked.recipe, choice, known, numbers, Local(cores()), progress)
+    outcome = Outcome(request, stored or asked, summary, folder, starts, layout, finished)
     if stored is None:
         _require_a_caption(outcome)
     return made, outcome
