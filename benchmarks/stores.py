@@ -151,8 +151,7 @@ def planned_rows(folder: Path, rows: int) -> Path:
 
 def _make_rows(rows: int, folder: Path) -> None:
     from shardwright.building.inputs import Row  # here, because of numpy
-    from shardwright.building.plan import INPUTS_NAME
-    from shardwright.building.samples import INPUT
+    from shardwright.building.rows import INPUT, INPUTS_NAME
 
     templates, image_id = [], f"{0:032x}"
     path = f"data/approved/000/{image_id}.jpg"

@@ -13,7 +13,7 @@ Row = TypeVar("Row")
 
 
 def shardwright(folder: Path) -> int:
-    from shardwright.building import plan
+    from shardwright.building import plan, rows
     from shardwright.engine.local import Local
     from shardwright.packing.choice import Choice
     from shardwright.progress import Progress
@@ -27,7 +27,7 @@ def shardwright(folder: Path) -> int:
     )
     choice = Choice(settings, Selection())
     numbers: dict[str | None, dict[str, int]] = {name: {} for name in split.names}
-    plan.checksum(folder)
+    rows.checksum(folder)
     found = plan.read(folder, SPECIFICATION, choice, {}, numbers, Local(1), Progress())
     return found.samples
 

@@ -12,7 +12,7 @@ import pytest
 
 import shardwright
 from shardwright import BuildSummary, Progress
-from shardwright.building.commits import Commit, StagedCommits
+from shardwright.building.commits import Commit, Commits
 from shardwright.building.plan import Shard
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import Manifest
@@ -152,17 +152,15 @@ def interrupt(
     **options: Any,  # noqa: ANN401 - of build
 ) -> list[str]:
     """Build until so many shards are finished; give the notes of the error."""
-    settle = StagedCommits.settle
+    settle = Commits.settle
 
-    def settling(
-        commits: StagedCommits, shard: Shard, commit: Commit, storage: Place | None
-    ) -> Commit:
+    def settling(commits: Commits, shard: Shard, commit: Commit, storage: Place | None) -> Commit:
         if commit.number >= shards:
             raise KeyboardInterrupt
         return settle(commits, shard, commit, storage)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(StagedCommits, "settle", settling)
+        patched.setattr(Commits, "settle", settling)
         with pytest.raises(KeyboardInterrupt) as caught:
             build(images, output, **options)
     return getattr(caught.value, "__notes__", [])

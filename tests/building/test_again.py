@@ -20,7 +20,7 @@ from shardwright import (
     SourceChangedError,
     UsageError,
 )
-from shardwright.building.copying import Opened
+from shardwright.building.samples import Opened
 from shardwright.cli.main import main
 from shardwright.shards.format import manifest
 from shardwright.storage.files import using

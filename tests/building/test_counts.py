@@ -12,7 +12,7 @@ import pytest
 import shardwright
 from shardwright import DamageError, ShardwrightError
 from shardwright.building import measuring
-from shardwright.building.shard import _Sink
+from shardwright.building.work import _Sink
 from shardwright.deriving.outcomes import Outcomes
 from shardwright.packing import publish
 from shardwright.store.records import LONGEST_LINE
@@ -82,7 +82,7 @@ def test_a_line_of_a_plan_that_cannot_be_read_stops_the_build(
     inputs.write_bytes(
         inputs.read_bytes().replace(b'{"image_id":"img002"', b'{"image_id"="img002"')
     )
-    monkeypatch.setattr("shardwright.building.state.checksum", lambda _: stored(output))
+    monkeypatch.setattr("shardwright.building.rows.checksum", lambda _: stored(output))
     with pytest.raises(DamageError) as caught:
         build(images, output, shard_size=1)
     assert str(caught.value) == (

@@ -16,11 +16,10 @@ from PIL import Image
 from shardwright.building import measuring
 from shardwright.building.inputs import (
     Found,
-    Problem,
+    Left,
     Row,
     changed,
     columns,
-    differences,
     find,
     listing,
     source_of,
@@ -34,7 +33,6 @@ from shardwright.progress import Progress
 from shardwright.recipes import SPECIFICATION
 from shardwright.storage import extents
 from shardwright.storage.extents import Part
-from shardwright.summary import Count
 from tests.building.tarsets import Member, encoded, members_of, picture, write_set, write_tar
 from tests.derive.pictures import gradient, save
 
@@ -44,7 +42,7 @@ def look(paths: Iterable[Path], ids: str = "name", workers: int = 1) -> list[Mea
     return list(measured(find([*paths], Progress()), recipe, Local(workers), Progress()))
 
 
-def rows(paths: Iterable[Path], ids: str = "name") -> list[Row | Problem]:
+def rows(paths: Iterable[Path], ids: str = "name") -> list[Row | Left]:
     return [each.row for each in look(paths, ids)]
 
 
@@ -78,9 +76,9 @@ def test_a_folder_gives_its_images_and_its_tars_in_order(folder: Path) -> None:
         f"{folder}/sub/a.jpg",
     ]
     assert [source.has_sidecar for source in found.images] == [False, True]
-    assert found.tars == [f"{folder}/00001.tar", f"{folder}/more/00000.tar"]
+    assert list(found.tars) == [f"{folder}/00001.tar", f"{folder}/more/00000.tar"]
     assert find([folder / "00001.tar"], Progress()) == [
-        Found(f"{folder}/00001.tar", [], [f"{folder}/00001.tar"])
+        Found(f"{folder}/00001.tar", [], {f"{folder}/00001.tar": None})
     ]
 
 
@@ -185,8 +183,8 @@ def test_texts_and_json_are_read_with_the_sizes_and_only_bad_json_is_a_problem(
     assert b.fault == ("caption_not_utf8", f"{folder}/b.txt is not UTF-8 text")
     assert (a.text, a.fault) == ("a soft gradient", None)
     assert (k.given, k.text, k.columns) == (str(tar), None, {"caption": "from the json"})
-    assert isinstance(bad.row, Problem)
-    assert (bad.row.path, bad.row.reason, bad.row.tar) == (
+    assert isinstance(bad.row, Left)
+    assert (bad.row.path, bad.row.reason, bad.tar) == (
         f"{tar}/l.png",
         "not_an_object",
         str(tar),
@@ -231,8 +229,9 @@ def test_what_cannot_be_used_is_a_problem_with_the_reason_of_derive(tmp_path: Pa
     complete = (folder / "x.tar").read_bytes()
     (folder / "x.tar").write_bytes(complete[: complete.index(b"z.png") + 600])
     x = f"{folder}/x.tar"
-    found = [each for each in rows([folder], "name") if isinstance(each, Problem)]
-    assert [(p.image_id, p.path, p.reason, p.tar) for p in found] == [
+    both = [(each.row, each.tar) for each in look([folder]) if isinstance(each.row, Left)]
+    found = [problem for problem, _ in both]
+    assert [(p.image_id, p.path, p.reason, tar) for p, tar in both] == [
         ("b", f"{folder}/b.png", "broken_image", ""),
         ("c", f"{folder}/c.png", "unreadable", ""),
         ("bad", f"{x}/bad.jpg", "broken_image", x),
@@ -246,7 +245,7 @@ def test_what_cannot_be_used_is_a_problem_with_the_reason_of_derive(tmp_path: Pa
         images.measure(f"{folder}/b.png")
     assert (found[0].reason, found[0].detail) == caught.value.args
     assert found[1].detail == "No such file or directory"
-    broken = [each for each in rows([folder], "captions") if isinstance(each, Problem)]
+    broken = [each for each in rows([folder], "captions") if isinstance(each, Left)]
     assert (broken[-1].path, broken[-1].reason) == (f"{folder}/z.tar/j.png", "not_json")
 
 
@@ -265,7 +264,7 @@ def test_names_that_no_record_can_hold_are_problems(tmp_path: Path) -> None:
         (f"{folder}/\ufffd.tar", False),
         (f"{tmp_path}/long.tar/{'k' * 300}.jpg", False),
     ]
-    assert {p.reason for p in found if isinstance(p, Problem)} == {"image_id_invalid"}
+    assert {p.reason for p in found if isinstance(p, Left)} == {"image_id_invalid"}
     assert msgspec.json.decode(msgspec.json.encode(found))
 
 
@@ -283,13 +282,13 @@ def test_a_folder_that_cannot_be_read_is_a_problem(
 
     monkeypatch.setattr(os, "scandir", refusing)
     what = "Permission denied; the images in this folder are not used"
-    assert rows([tmp_path])[1] == Problem("", f"{tmp_path}/closed", "unreadable_folder", what)
+    assert rows([tmp_path])[1] == Left("", f"{tmp_path}/closed", "unreadable_folder", what)
 
 
 def test_shards_of_embeddings_are_no_input_and_every_sample_says_so(tmp_path: Path) -> None:
     members: list[Member] = [("k.json", b"{}"), ("k.vae.npy", b"x"), ("k.t5h.npy", b"x")]
     (problem,) = rows([write_tar(tmp_path / "shard-000000.tar", members)])
-    assert isinstance(problem, Problem)
+    assert isinstance(problem, Left)
     assert (problem.image_id, problem.reason) == ("k", "no_image")
     assert problem.detail == "its members are json, vae.npy, t5h.npy"
 
@@ -443,7 +442,6 @@ def test_a_listing_looks_at_no_image_and_differs_by_names_only(folder: Path) -> 
     (folder / "b.png").symlink_to("gone")
     (found,) = find([folder], Progress())
     assert listing(found) == before
-    assert differences([found], rows([folder])) == {str(folder): {}}
     assert msgspec.json.decode(msgspec.json.encode(before), type=type(before)) == before
 
 
@@ -461,28 +459,22 @@ def add_a_tar(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "count", "name"),
+    "change",
     [
-        (add_an_image, "new", 2, "c.png"),
-        (lambda folder: (folder / "b.png").unlink(), "missing", 1, "b.png"),
-        (add_a_text, "changed", 1, "b.png"),
-        (add_a_tar, "new", 1, "2.tar"),
-        (lambda folder: (folder / "00001.tar").unlink(), "missing", 1, "00001.tar"),
-        (lambda folder: os.utime(folder / "00001.tar", ns=(1, 1)), "changed", 1, "00001.tar"),
-        (lambda folder: write_set(folder / "00001.tar", "abc"), "changed", 1, "00001.tar"),
+        add_an_image,
+        lambda folder: (folder / "b.png").unlink(),
+        add_a_text,
+        add_a_tar,
+        lambda folder: (folder / "00001.tar").unlink(),
+        lambda folder: os.utime(folder / "00001.tar", ns=(1, 1)),
+        lambda folder: write_set(folder / "00001.tar", "abc"),
     ],
 )
-def test_a_listing_shows_every_change_of_a_given_path_with_an_example(
-    folder: Path, change: Callable[[Path], object], kind: str, count: int, name: str
+def test_a_listing_shows_every_change_of_a_given_path(
+    folder: Path, change: Callable[[Path], object]
 ) -> None:
-    (folder / "broken.png").write_bytes(b"no picture")
     other = write_set(folder.parent / "other.tar", ["x"])
     before = [listing(found) for found in find([other, folder], Progress())]
-    planned = rows([other, folder])
     change(folder)
     same, found = find([other, folder], Progress())
     assert [listing(same) == before[0], listing(found) == before[1]] == [True, False]
-    assert differences([same, found], iter(planned)) == {
-        str(other): {},
-        str(folder): {kind: Count(count, f"{folder}/{name}")},
-    }

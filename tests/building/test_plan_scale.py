@@ -21,7 +21,7 @@ from benchmarks.planning import ARROW, LINES, PLAIN
 from benchmarks.sizes import QUICK
 from benchmarks.stores import planned_rows
 from shardwright.building import plan
-from shardwright.building.samples import parse
+from shardwright.building.rows import INPUTS_NAME, parse
 from shardwright.engine.local import Local
 from shardwright.packing.choice import Choice
 from shardwright.packing.scan import Ids
@@ -105,7 +105,7 @@ def test_a_planned_layout_has_every_row_once_and_reads_the_lines_of_its_tasks(ro
     layout = laid_out(rows, 150, shuffle=True)
     assert sorted(s for shard in layout.shards for s in shard.samples) == list(range(ROWS))
     assert len(layout.shards) == 4 * 4  # buckets of 500
-    lines = (rows / plan.INPUTS_NAME).read_bytes().splitlines()
+    lines = (rows / INPUTS_NAME).read_bytes().splitlines()
     shard = layout.shards[5]
     assert list(shard.samples) != sorted(shard.samples)
     read = list(layout.scan.excerpt(shard.samples).lines())
@@ -116,7 +116,7 @@ def test_a_planned_layout_has_every_row_once_and_reads_the_lines_of_its_tasks(ro
 def test_the_bytes_of_rows_and_manifest_entries_are_those_of_scale_md(
     rows: Path, tmp_path: Path
 ) -> None:
-    size = (rows / plan.INPUTS_NAME).stat().st_size / ROWS
+    size = (rows / INPUTS_NAME).stat().st_size / ROWS
     assert size == pytest.approx(scale.ROW_BYTES, rel=0.05)
     entries = [
         ShardEntry(

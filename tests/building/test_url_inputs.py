@@ -22,7 +22,7 @@ from PIL import Image
 
 import shardwright
 from shardwright import InputMissingError, StorageError, UsageError
-from shardwright.building.inputs import Problem, Row, find, listing
+from shardwright.building.inputs import Left, Row, find, listing
 from shardwright.building.measuring import Measured, measured
 from shardwright.building.tars import TarSample, samples
 from shardwright.deriving import images as pictures
@@ -348,7 +348,7 @@ def test_rows_of_a_url_are_those_of_a_local_copy(bucket: Url, tmp_path: Path, id
         assert ours.row.path.removeprefix(str(folder)) == theirs.row.path.removeprefix(str(url))
         assert (ours.columns, ours.text) == (theirs.columns, theirs.text)
         assert (ours.fault is None) == (theirs.fault is None)
-        if isinstance(ours.row, Problem) and isinstance(theirs.row, Problem):
+        if isinstance(ours.row, Left) and isinstance(theirs.row, Left):
             assert (ours.row.reason, ours.row.detail) == (theirs.row.reason, theirs.row.detail)
         elif isinstance(ours.row, Row) and isinstance(theirs.row, Row):
             for field in ("width", "height", "bytes", "beside", "image", "text", "json"):

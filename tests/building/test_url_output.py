@@ -173,6 +173,26 @@ def test_append_to_parts_equals_a_local_one(bucket: Url, images: Path, output: P
     assert_same(bucket / "shards", output)
 
 
+def test_a_build_that_was_killed_between_the_manifests_of_two_parts_is_finished(
+    bucket: Url, images: Path, output: Path
+) -> None:
+    save_manifest, saved = manifest.save_manifest, list[object]()
+
+    def saving(folder: Url, *given: Any) -> None:  # noqa: ANN401 - of save_manifest
+        if saved:
+            raise KeyboardInterrupt
+        saved.append(folder)
+        save_manifest(folder, *given)
+
+    build(images, output, split="val=40%")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(manifest, "save_manifest", saving)
+        with pytest.raises(KeyboardInterrupt):
+            build(images, bucket / "shards", split="val=40%")
+    build(images, bucket / "shards", split="val=40%")
+    assert_same(bucket / "shards", output)
+
+
 def test_a_build_from_shards_goes_to_a_url(bucket: Url, images: Path, tmp_path: Path) -> None:
     first, here, there = tmp_path / "first", tmp_path / "here", bucket / "there"
     build(images, first)

@@ -25,9 +25,8 @@ from typing import Any, Literal, get_args
 import pytest
 
 import shardwright
-from shardwright.building import direct
-from shardwright.building.commits import Commit
-from shardwright.building.direct import DirectCommits, TakenOverError
+from shardwright.building import commits as building
+from shardwright.building.commits import Commit, DirectCommits, TakenOverError
 from shardwright.building.plan import Shard
 from shardwright.cli.main import main
 from shardwright.engine import local as local_engine
@@ -86,7 +85,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "_FIRST_PAUSE", 0.01)
     monkeypatch.setattr(objects, "TRIES", 3)
     monkeypatch.setattr(remote, "PART", PART)
-    monkeypatch.setattr(direct, "_GRACE", 0)
+    monkeypatch.setattr(building, "_GRACE", 0)
 
 
 def words(name: Name, folder: Path, count: int = 4, **options: object) -> list[str]:
@@ -247,14 +246,14 @@ def start(words: Sequence[str], told: Path, grace: float = 5) -> BaseProcess:
 def _process(words: list[str], told: str, environment: dict[str, str], grace: float) -> None:
     os.environ.update(environment)
     remote.PART = PART
-    direct._GRACE = grace  # type: ignore[assignment]
+    building._GRACE = grace  # type: ignore[assignment]
     # So do its workers, which are fresh: some would wait longer than all the rest takes.
     line = "from shardwright.engine.local import work\n"
     assert line in local_engine._FRESH
     quick = f"""\
-from shardwright.building import direct
+from shardwright.building import commits as building
 from shardwright.storage import remote
-direct._GRACE, remote.PART = {grace}, {PART}
+building._GRACE, remote.PART = {grace}, {PART}
 """
     local_engine._FRESH = local_engine._FRESH.replace(line, line + quick)
     processes._start(words, told)
@@ -557,8 +556,8 @@ def test_a_worker_that_was_thought_dead_does_no_harm(
 ) -> None:
     use_s3(monkeypatch, server)
     monkeypatch.setattr(remote, "PART", part)
-    monkeypatch.setattr(direct, "_PATIENCE", 0.3)
-    monkeypatch.setattr(direct, "_LOOK", 0.01)
+    monkeypatch.setattr(building, "_PATIENCE", 0.3)
+    monkeypatch.setattr(building, "_LOOK", 0.01)
     store = urls._store
     turns = Turns()
     monkeypatch.setattr(urls, "_store", lambda *given: Stepping(store(*given), turns))

@@ -25,7 +25,7 @@ from PIL import Image
 
 import shardwright
 from shardwright import Progress, ShardwrightError, VerifyReport
-from shardwright.building import built, ledger, plan
+from shardwright.building import built, outcome, rows
 from shardwright.building.state import load_plan
 from shardwright.deriving.outcomes import read_failures
 from shardwright.errors import DamageError
@@ -196,10 +196,10 @@ def state_file(data: bytes) -> None:
         "facts.jsonl": lambda: facts.survey(store, {"one", "two"}, Progress()),
         "failures.jsonl": lambda: [is_gone(each.image_path) for each in read_failures(store)],
         "loaders.json": lambda: read_record(store.folder),
-        "ledger.jsonl": lambda: ledger.load(store.folder),
+        "ledger.jsonl": lambda: outcome.load_ledger(store.folder),
         "unfinished.json": lambda: manifest.load_unfinished(store.folder),
         "build/plan.json": lambda: load_plan(store.folder),
-        "build/inputs.jsonl": lambda: list(plan.rows(state / "build")),
+        "build/inputs.jsonl": lambda: list(rows.heads(state / "build", Progress())),
         "built/one.jsonl": lambda: list(built.load(store.folder, ["one"])),
     }
     (state / "build").mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
 """``shardwright.build``: from images straight to shards, without a store between.
 
-``inputs`` and ``tars`` find images, ``measuring`` looks at them, ``plan`` writes them down and cuts
-them into shards; ``planning`` does so unless a plan is there already. ``work`` gives the shards to
-the devices, ``shard`` makes one, ``commits`` notes it, and ``finish`` publishes all. ``again`` and
-``copying`` are for shards that are built from other shards.
+``inputs`` and ``tars`` find images, ``measuring`` looks at them, ``rows`` writes them down, and
+``plan`` cuts them into shards; ``planning`` does so unless a plan is there already. ``work`` gives
+the shards to the devices, which make their ``samples``; ``commits`` notes each, and ``finish``
+publishes all. ``from_shards`` is for shards that are built from other shards.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from shardwright.entry import entry
 from shardwright.errors import UsageError
 from shardwright.progress import Progress
 from shardwright.storage import urls
-from shardwright.storage.urls import Location
-from shardwright.validate import as_text, integer, place
 
 if TYPE_CHECKING:
     from shardwright.encoders.base import Encoder
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["BuildSummary", "build"]
 
 StrPath = str | os.PathLike[str]
-
-_NO_OVERWRITE = "is a URL, where shards are added and never replaced"
 
 
 @entry
@@ -83,7 +79,7 @@ def build(
     FileNotFoundError) if there are no images; NoSpaceError if the shards do not fit on the disk.
     """
     # Here, so that the package and its --help work without NumPy and Pillow.
-    from shardwright.building import again, state
+    from shardwright.building import from_shards, state
     from shardwright.building.request import Request
     from shardwright.building.run import run
     from shardwright.deriving.recipe import followed
@@ -99,12 +95,11 @@ def build(
     switches = {"sha256": sha256, "ignore_space": ignore_space, "compile": compile}
     ways = {"append": append, "overwrite": overwrite}
     validate.require_switches(shuffle=shuffle, dry_run=dry_run, **switches, **ways)
-    validate.require_known("--fit", fit, FITS)
-    validate.require_known("--decode", decode, DECODES)
-    validate.require_known("--ids", ids, IDS)
+    for flag, value, known in (("fit", fit, FITS), ("decode", decode, DECODES), ("ids", ids, IDS)):
+        validate.require_known(f"--{flag}", value, known)
     if append and overwrite:
         raise UsageError("use only one of --append and --overwrite")
-    device = as_text("--device", device, "auto, cpu, cpu:N, cuda, cuda:N or mps")
+    device = validate.as_text("--device", device, "auto, cpu, cpu:N, cuda, cuda:N or mps")
     file = find_recipe(recipe)
     if engine == "ray" and gpus_per_worker is None and not device.startswith("cpu"):
         gpus_per_worker = file.gpus_per_worker
@@ -114,25 +109,40 @@ def build(
         Options(dtype=each)  # which refuses what is unknown
     model = {} if model is None else model
     validate.require_mapping("--model", model, "component names to models")
-    model = {n: as_text(f"--model {n}", m, "a hub id or a folder") for n, m in model.items()}
+    model = {
+        n: validate.as_text(f"--model {n}", m, "a hub id or a folder") for n, m in model.items()
+    }
     names = validate.names("--components", components)
     if from_ is not None:
-        others: dict[str, object] = {"images": images, "captions": captions, "fit": fit}
-        others |= {"decode": decode, "ids": ids}
-        others |= {"bucket": bucket, "where": where, "split": split, "split_by": split_by}
-        others |= {"ids_file": ids_file, "exclude_ids_file": exclude_ids_file, "limit": limit}
-        others |= {"shard_size": shard_size, "shuffle": shuffle, "seed": seed, **ways}
-        again.require_alone(others)
+        from_shards.require_alone(
+            images=images,
+            captions=captions,
+            fit=fit,
+            decode=decode,
+            ids=ids,
+            bucket=bucket,
+            where=where,
+            split=split,
+            split_by=split_by,
+            ids_file=ids_file,
+            exclude_ids_file=exclude_ids_file,
+            limit=limit,
+            shard_size=shard_size,
+            shuffle=shuffle,
+            seed=seed,
+            **ways,
+        )
     elif names:
         raise UsageError("--components without --from", fix="give the shards to build from")
     output = urls.place("--output-dir", file.paths["shards"] if output_dir is None else output_dir)
     if overwrite and not place_at(output).can_replace:
-        raise UsageError(_NO_OVERWRITE, path=output, fix="give another --output-dir")
+        what = "is a URL, where shards are added and never replaced"
+        raise UsageError(what, path=output, fix="give another --output-dir")
     if not dry_run:
         place_at(output).require_conditions()
     way = next((name for name, given in ways.items() if given), None)
     start, made = state.before(output, way)
-    shards = None if from_ is None else again.load(place("--from", from_), output)
+    shards = None if from_ is None else from_shards.load(validate.place("--from", from_), output)
     if shards is not None:
         start, made = shards.recipe, shards.made
         fit, decode = start.fit, start.decode
@@ -147,7 +157,7 @@ def build(
     for flag, given in (("--model", model), ("--dtype", dtype)):
         for name in given if isinstance(given, Mapping) else ():
             validate.require_known(flag, name, list(used.by_name) if shards is None else names)
-    copied = None if shards is None else again.asked(shards, used, names, file)
+    copied = None if shards is None else from_shards.asked(shards, used, names, file)
     make = used.components if copied is None else copied.copying.make
     if isinstance(dtype, str):
         dtype = {component.name: dtype for component in make}
@@ -171,12 +181,8 @@ def build(
         shuffle=shuffle,
         seed=seed,
     )
-    excluding: dict[str, object] = {
-        "where": validate.names("--where", where),
-        "ids_file": ids_file,
-        "exclude_ids_file": exclude_ids_file,
-        "split": split or split_by,
-    }
+    excluding = {"where": validate.names("--where", where), "split": split or split_by}
+    lists = {"ids_file": ids_file, "exclude_ids_file": exclude_ids_file}
     for name in settings.buckets:
         validate.require_known("--bucket", name, [str(each) for each in used.buckets])
     request = Request(
@@ -194,10 +200,12 @@ def build(
         captions=None if captions in (None, NONE) else urls.place("--captions", captions),
         forget_captions=captions == NONE,
         settings=copied.shards.settings(output) if copied else settings,
-        given=None if copied else [name for name, value in excluding.items() if value],
+        given=None if copied else [n for n, value in {**excluding, **lists}.items() if value],
         way=way,
         sha256=sha256,
-        batch_size=None if batch_size is None else integer("--batch-size", batch_size, least=1),
+        batch_size=None
+        if batch_size is None
+        else validate.integer("--batch-size", batch_size, least=1),
         compile=compile,
         ignore_space=ignore_space,
         dry_run=dry_run,
@@ -209,10 +217,9 @@ def build(
     return summary
 
 
-def _inputs(given: object, default: str) -> list[Location]:
+def _inputs(given: object, default: str) -> list[urls.Location]:
     given = default if given is None else given
-    if isinstance(given, (str, os.PathLike)):
-        return [urls.place("images", given)]
+    given = [given] if isinstance(given, (str, os.PathLike)) else given
     if not isinstance(given, Sequence) or not given:
         raise UsageError(f"images is {given!r}", fix="give a path, or a list of paths")
     return [urls.place("images", each) for each in given]

@@ -50,7 +50,9 @@ class Built(msgspec.Struct, frozen=True, array_like=True, gc=False):
             return True
         named_alike = self.is_named(path)
         if not self.xxh3:
-            return named_alike or _is_one_file(self.path, path)
+            with suppress(OSError, ValueError):  # a record may hold what is no path
+                return named_alike or os.path.samefile(self.path, path)
+            return False
         if named_alike and state == (self.file_bytes, self.mtime_ns):
             return True
         size = place.size if isinstance(place, Part) else state[0]
@@ -126,9 +128,3 @@ def forget(folder: Location, plans: Collection[str]) -> None:
 
 def _path(folder: Location, plan: str) -> Location:
     return folder / STATE_FOLDER / _FOLDER / f"{plan}{_SUFFIX}"
-
-
-def _is_one_file(one: str, other: str) -> bool:
-    with suppress(OSError, ValueError):  # a record may hold what is no path
-        return os.path.samefile(one, other)
-    return False

@@ -1,11 +1,28 @@
 """Commits: what each task of a build has made, written when its shard is on the disk.
 
 The manifest is written from them alone. A task whose commit is there is not run again.
+
+In a folder, shards are staged until all are there, under a lock. At an object store they go
+straight to their names. No lock keeps two runs of one plan apart there, and a worker that was
+thought dead may go on. So every step is a conditional write, which fails if somebody else has taken
+a step in the meantime:
+
+1. A worker looks at the files of its shard and at the commit. If nothing is there, it creates the
+   files, the shard last, and then the commit.
+2. If files are there without a commit, their worker is about to commit, or has died. After a pause
+   the task is claimed: the claim takes the place of the commit, which the other cannot write any
+   more. The claimant then looks again, and replaces each file only if it is still the same.
+3. Before the manifest is written, publishing is closed, and then ``differing`` compares all files
+   and commits with what is known of them. Where they differ, their tasks are run again.
+
+Publishing is open as long as a file of that name is there: workers look for it after a claim, and
+before they publish. So whoever publishes after it was closed has left a claim that is found.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import secrets
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,19 +30,20 @@ from dataclasses import dataclass
 import msgspec
 
 from shardwright.building.built import Built
-from shardwright.building.inputs import GONE, UNREADABLE
-from shardwright.building.ledger import Left
+from shardwright.building.inputs import Left
 from shardwright.building.plan import Shard
+from shardwright.errors import SourceChangedError, StorageError
 from shardwright.interrupts import check
+from shardwright.shards.format import manifest
 from shardwright.shards.format.index import index_name
-from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.moving import make_folders, stage_of
-from shardwright.shards.format.records import records_name
-from shardwright.shards.format.writer import publish
+from shardwright.shards.format.writer import names_of, publish
 from shardwright.storage import files
-from shardwright.storage.extents import may_pass
+from shardwright.storage.extents import GONE, UNREADABLE, may_pass
+from shardwright.storage.objects import NEW, ConditionError, together
 from shardwright.storage.place import Place, place_at
-from shardwright.storage.urls import Location, local
+from shardwright.storage.remote import RemotePlace
+from shardwright.storage.urls import Location, Url, local, remote
 from shardwright.store.facts import Quality, Truncated
 from shardwright.store.records import NOT_JSON
 from shardwright.summary import Count
@@ -33,6 +51,14 @@ from shardwright.summary import Count
 MOVING_NAME = "moving"  # in a stage: shards may have moved out of it
 FOLDER = "commits"
 _FINAL = "final"  # beside the commits: shards may have been published from them
+_OPEN = "open"  # the same: workers may publish
+_GRACE = 15  # seconds for which another worker may be about to commit
+_PATIENCE = 60  # seconds in which another worker must have committed
+_LOOK = 0.5  # seconds between two looks
+
+
+class TakenOverError(SourceChangedError):
+    """Another process has finished this build, or a part of it."""
 
 
 class Commit(msgspec.Struct, kw_only=True):
@@ -41,7 +67,7 @@ class Commit(msgspec.Struct, kw_only=True):
     plan: str
     number: int
     task: str = ""  # its digest
-    shard: ShardEntry | None = None  # None if all samples are left out
+    shard: manifest.ShardEntry | None = None  # None if all samples are left out
     left: list[Left] = []
     truncated: dict[str, Truncated] = {}  # by component
     quality: Quality = msgspec.field(default_factory=Quality)
@@ -59,41 +85,53 @@ class Commit(msgspec.Struct, kw_only=True):
     @property
     def is_unread(self) -> bool:
         """Whether an object store has not given all of the inputs."""
-        return any(left.reason == UNREADABLE and may_pass(left.image_path) for left in self.left)
-
-
-Targets = Mapping[str | None, Location]  # the shard folder of each part
+        return any(left.reason == UNREADABLE and may_pass(left.path) for left in self.left)
 
 
 @dataclass(frozen=True)
-class Commits(ABC):
-    """The commits of a plan, and the place where its workers leave their shards."""
+class Commits:
+    """The commits of a plan, and the place where its workers leave their shards, in a folder."""
 
     plan: str
     folder: Location  # of the plan
-    targets: Targets
+    targets: Mapping[str | None, Location]  # the shard folder of each part
 
-    @abstractmethod
     def storage(self, shard: Shard) -> Place:
         """Give the place where a worker writes a shard."""
+        stage = stage_of(local(self.targets[shard.part]))
+        make_folders(stage, [shard.path])
+        return place_at(stage)
 
-    @abstractmethod
     def begin(self, shard: Shard) -> None:
         """Begin a task, perhaps again."""
+        # Of a worker that died after it: what is made now may be rounded in another way.
+        files.withdraw(self._path(shard))
 
-    @abstractmethod
     def settle(self, shard: Shard, commit: Commit, storage: Place | None) -> Commit:
         """Publish a finished shard and commit its task, which ends it; give the commit that counts.
 
         That of another worker counts if it came first. Without a storage there is no shard.
         """
+        if storage is not None:
+            publish(storage, shard.path)
+            for name in (index_name(shard.path), shard.path):
+                files.sync_folder((storage.folder / name).parent)
+        files.write(self._path(shard), _encoded(commit))
+        return commit
 
-    @abstractmethod
     def found(self, shards: Sequence[Shard], *, reopen: bool = False) -> dict[int, Commit]:
         """Read the commits of finished tasks, if what they name is there.
 
         ``reopen`` withdraws the others, so that their tasks can be run again.
         """
+        found, final = dict[int, Commit](), self.are_final
+        for shard in shards:
+            check()
+            with suppress(OSError):
+                commit = self._read(shard)
+                if commit and (final or not commit.is_doubtful) and self._is_there(shard, commit):
+                    found[shard.number] = commit
+        return found
 
     @property
     def are_final(self) -> bool:
@@ -104,22 +142,11 @@ class Commits(ABC):
         """Note that all are there, before the first shard is published from them."""
         files.write(self.folder / _FINAL, b"")
 
-    def is_of(self, commit: Commit, shard: Shard) -> bool:
-        """Whether a commit is that of a task; its shard is moved from the path that it names."""
-        found = (commit.plan, commit.number, commit.task)
-        if found != (self.plan, shard.number, shard.digest):
-            return False
-        made = commit.shard
-        return made is None or (
-            (made.path, made.bucket) == (shard.path, shard.bucket)
-            and made.samples <= len(shard.samples)
-        )
+    def open(self) -> None:
+        """Let workers publish, also those of other processes; nothing to do under a lock."""
 
-    def open(self) -> None:  # noqa: B027 - nothing to do in a folder, which has a lock
-        """Let workers publish, also those of other processes."""
-
-    def close(self) -> None:  # noqa: B027 - the same
-        """Let nobody publish any more."""
+    def close(self) -> None:
+        """Let nobody publish any more; nothing to do under a lock, as all that follows."""
 
     def done(self, shard: Shard) -> Commit | None:
         """Give the commit of a task that another process has finished in the meantime."""
@@ -129,72 +156,205 @@ class Commits(ABC):
         """Find the committed shards whose files are not those of their commits."""
         return []
 
-    def abandon(self, shards: Sequence[Shard]) -> None:  # noqa: B027 - the same
+    def abandon(self, shards: Sequence[Shard]) -> None:
         """Remove what the workers of these tasks, which were ended, have left half done."""
 
-
-@dataclass(frozen=True)
-class StagedCommits(Commits):
-    """Commits in a local folder, whose shards are staged until all are there."""
-
-    def storage(self, shard: Shard) -> Place:
-        stage = stage_of(local(self.targets[shard.part]))
-        make_folders(stage, [shard.path])
-        return place_at(stage)
-
-    def begin(self, shard: Shard) -> None:
-        # Of a worker that died after it: what is made now may be rounded in another way.
-        files.withdraw(self._path(shard))
-
-    def settle(self, shard: Shard, commit: Commit, storage: Place | None) -> Commit:
-        if storage is not None:
-            publish(storage, shard.path)
-            for name in (index_name(shard.path), shard.path):
-                files.sync_folder((storage.folder / name).parent)
-        files.write(self._path(shard), encode(commit))
-        return commit
-
-    def found(self, shards: Sequence[Shard], *, reopen: bool = False) -> dict[int, Commit]:
-        final = self.are_final
-        commits = {shard.number: self._load(shard, final) for shard in shards}
-        return {number: commit for number, commit in commits.items() if commit is not None}
-
-    def _load(self, shard: Shard, final: bool) -> Commit | None:
-        check()
-        with suppress(OSError, *NOT_JSON):
-            commit = decode(files.read(self._path(shard)))
-            if not self.is_of(commit, shard):
-                return None
-            there = commit.shard is None or _is_there(commit.shard, self.targets[shard.part])
-            counts = final or not commit.is_doubtful
-            return commit if there and counts else None
+    def _read(self, shard: Shard, etag: str = "") -> Commit | None:
+        """Read a commit, unless something else stands in its place."""
+        with suppress(FileNotFoundError, *NOT_JSON):
+            commit = msgspec.json.decode(files.read(self._path(shard)), type=Commit)
+            commit.etag, made = etag, commit.shard
+            named = (commit.plan, commit.number, commit.task)
+            is_of = named == (self.plan, shard.number, shard.digest)
+            if made is not None:  # it is moved from the path that it names
+                is_of &= (made.path, made.bucket) == (shard.path, shard.bucket)
+                is_of &= made.samples <= len(shard.samples)
+            return commit if is_of else None
         return None
 
+    def _is_there(self, shard: Shard, commit: Commit) -> bool:
+        """Whether a shard is in the stage, complete; or it and its index have gone to their place.
+
+        Its tar moves last.
+        """
+        if (entry := commit.shard) is None:
+            return True
+        stage = stage_of(self.targets[shard.part])
+        staged = stage / entry.path
+        if staged.exists() and staged.stat().st_size != entry.bytes:
+            return False
+        if (stage / MOVING_NAME).exists():
+            return staged.exists() or not (stage / index_name(entry.path)).exists()
+        return all((stage / name).exists() for name in names_of(entry.path))
+
     def _path(self, shard: Shard) -> Location:
-        return self.folder / commit_name(shard)
+        return self.folder / FOLDER / f"{shard.number:06}.json"
 
 
-def commit_name(shard: Shard) -> str:
-    """Name the file of a commit, below that of its plan."""
-    return f"{FOLDER}/{shard.number:06}.json"
-
-
-def encode(commit: Commit) -> bytes:
-    """Write a commit."""
+def _encoded(commit: Commit) -> bytes:
     return msgspec.json.encode(commit) + b"\n"
 
 
-def decode(data: bytes) -> Commit:
-    """Read a commit."""
-    return msgspec.json.decode(data, type=Commit)
+@dataclass(frozen=True)
+class DirectCommits(Commits):
+    """Commits of a plan at an object store."""
+
+    def storage(self, shard: Shard) -> Place:
+        return RemotePlace(self._target(shard))
+
+    def begin(self, shard: Shard) -> None:
+        """Do nothing: the first commit counts."""
+
+    def settle(self, shard: Shard, commit: Commit, storage: Place | None) -> Commit:
+        target, names = self._target(shard), names_of(shard.path)
+        path, claim = self._path(shard), NEW
+        try:
+            there = {name: _etag(target / name) for name in names}
+            if any(there.values()) or _etag(path):
+                claim = self._claim(shard)
+                there = {name: _etag(target / name) for name in names}
+                if _etag(path) != claim:
+                    raise ConditionError
+            self._require_open(shard)
+            for name in names:
+                if storage is not None:
+                    commit.etags[name] = storage.publish(name, there[name])
+                elif there[name]:
+                    (target / name).remove()
+            commit.etag = path.write(_encoded(commit), claim)
+            return commit
+        except ConditionError:  # another worker was faster, and has just published it
+            return self._awaited(shard)
+        finally:
+            if storage is not None:
+                for name in names:
+                    storage.discard(name)
+
+    def done(self, shard: Shard) -> Commit | None:
+        etag = _etag(self._path(shard))
+        return self._read(shard, etag) if etag else None
+
+    def found(self, shards: Sequence[Shard], *, reopen: bool = False) -> dict[int, Commit]:
+        etags = self._etags()
+        known = [shard for shard in shards if shard.number in etags]
+        read = together(lambda shard: self._read(shard, etags[shard.number]), known)
+        commits = {commit.number: commit for commit in read if commit is not None}
+        again = {shard.number for shard in self._differing(known, commits)}
+        if not self.are_final:
+            again |= {number for number, commit in commits.items() if commit.is_doubtful}
+        for shard in shards if reopen else ():
+            if shard.number in again:
+                check()
+                with suppress(ConditionError):  # then it is another one by now
+                    self._path(shard).write(_token(), commits[shard.number].etag)
+        return {number: commit for number, commit in commits.items() if number not in again}
+
+    def open(self) -> None:
+        self._open.write(b"")
+        try:
+            self._require_begun()
+        except TakenOverError:
+            self._open.remove()
+            raise
+
+    def close(self) -> None:
+        self._open.remove()
+
+    def differing(self, shards: Sequence[Shard], commits: Mapping[int, Commit]) -> list[Shard]:
+        self._require_begun()
+        return self._differing(shards, commits)
+
+    def abandon(self, shards: Sequence[Shard]) -> None:
+        for part, folder in self.targets.items():
+            names = {n for s in shards if s.part == part for n in names_of(s.path)}
+            if names:
+                with suppress(StorageError):  # the error that brought us here is the one to report
+                    RemotePlace(remote(folder)).abandon(names)
+
+    def _differing(self, shards: Sequence[Shard], commits: Mapping[int, Commit]) -> list[Shard]:
+        if not commits:
+            return []
+        listed = {part: _listed(folder) for part, folder in self.targets.items()}
+        etags, found = self._etags(), []
+        for shard in shards:
+            if (commit := commits.get(shard.number)) is not None:
+                there = listed[shard.part]
+                files_of = {name: there[name] for name in names_of(shard.path) if name in there}
+                if (etags.get(shard.number), files_of) != (commit.etag, commit.etags):
+                    found.append(shard)
+        return found
+
+    def _etags(self) -> dict[int, str]:
+        """List the commits, by their tasks, with their etags; also what stands in their place."""
+        found = _listed(self.folder / FOLDER).items()
+        numbers = ((name.removesuffix(".json"), etag) for name, etag in found)
+        return {int(name): etag for name, etag in numbers if name.isdecimal()}
+
+    def _claim(self, shard: Shard) -> str:
+        """Claim a task, unless somebody commits it soon; give the etag of the claim."""
+        path, end = self._path(shard), time.monotonic() + _GRACE
+        while True:
+            self._require_open(shard)
+            etag = _etag(path)
+            if etag and self._read(shard, etag) is not None:
+                raise ConditionError
+            if time.monotonic() >= end:
+                try:
+                    return path.write(_token(), etag)
+                except ConditionError:  # somebody else has, and may be at work
+                    end = time.monotonic() + _GRACE
+            check()
+            time.sleep(_LOOK)
+
+    def _awaited(self, shard: Shard) -> Commit:
+        """Wait for the commit of a shard that another worker has just published."""
+        end = time.monotonic() + _PATIENCE
+        while (commit := self.done(shard)) is None:
+            self._require_open(shard)
+            if time.monotonic() > end:
+                raise _taken(self._target(shard) / shard.path)
+            check()
+            time.sleep(_LOOK)
+        return commit
+
+    def _require_open(self, shard: Shard) -> None:
+        """Raise if another process finishes this build, or has, while a shard of it was made."""
+        if not _etag(self._open):
+            raise _taken(self._target(shard) / shard.path)
+
+    def _require_begun(self) -> None:
+        """Raise if this plan is not under way any more, in no part of a split."""
+        notes = map(manifest.load_unfinished, self.targets.values())
+        if not any(note is not None and note.plan == self.plan for note in notes):
+            raise _taken(self.folder)
+
+    @property
+    def _open(self) -> Url:
+        return remote(self.folder) / _OPEN
+
+    def _path(self, shard: Shard) -> Url:
+        return remote(super()._path(shard))
+
+    def _target(self, shard: Shard) -> Url:
+        return remote(self.targets[shard.part])
 
 
-def _is_there(entry: ShardEntry, target: Location) -> bool:
-    """Whether a shard is in the stage, complete; or it and its index have gone to their place."""
-    stage = stage_of(target)
-    staged, beside = stage / entry.path, (records_name(entry.path), index_name(entry.path))
-    if staged.exists() and staged.stat().st_size != entry.bytes:
-        return False
-    if (stage / MOVING_NAME).exists():
-        return staged.exists() or not (stage / index_name(entry.path)).exists()
-    return staged.exists() and all((stage / name).exists() for name in beside)
+def _taken(path: Location) -> TakenOverError:
+    what = "another process works on the same build, or has finished it"
+    return TakenOverError(what, path=path, fix="run the same command again")
+
+
+def _token() -> bytes:
+    """Make what is written in the place of a commit: it is none, and never the same."""
+    return secrets.token_bytes(16)
+
+
+def _etag(path: Url) -> str:
+    """Give the etag of a file; NEW if it is not there."""
+    found = path.head()
+    return found.etag if found else NEW
+
+
+def _listed(folder: Location) -> dict[str, str]:
+    """List the files of a folder, with their etags."""
+    return {name: found.etag for name, found in remote(folder).walk()}

@@ -1,6 +1,6 @@
 """The end of a build: shards get their numbers and names, and the manifest is written.
 
-All of it follows from the commits, and can be repeated after a kill at any step.
+All of it follows from the plan and the commits, and can be repeated after a kill at any step.
 """
 
 from __future__ import annotations
@@ -12,65 +12,122 @@ from pathlib import Path
 import msgspec
 from msgspec import UNSET
 
-from shardwright.building import built
-from shardwright.building.commits import MOVING_NAME, Commit
-from shardwright.building.plan import INPUTS_NAME, PLAN_NAME, PlanFile, Shard
+from shardwright.building import built, outcome
+from shardwright.building.commits import MOVING_NAME
+from shardwright.building.outcome import Outcome
+from shardwright.building.plan import PLAN_NAME, PlanFile
 from shardwright.building.remembered import NOTED
+from shardwright.building.rows import INPUTS_NAME
 from shardwright.building.state import Destination
 from shardwright.errors import DamageError, LockedError
 from shardwright.layout import STATE_FOLDER
 from shardwright.packing import publish
+from shardwright.progress import Progress
 from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format import manifest
-from shardwright.shards.format.manifest import Manifest, Run, ShardEntry, Unfinished
 from shardwright.shards.format.moving import make_folders, move_shard, stage_of
 from shardwright.shards.format.names import bucket_folder, existing_buckets, shard_name
 from shardwright.storage import files
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, local, names_below, remote
-from shardwright.summary import Count
 from shardwright.version import __version__
 
 _KEPT = (PLAN_NAME, INPUTS_NAME)
-RESTORE_FIX = "restore a copy, or build again with --overwrite"
+_RESTORE = "restore a copy, or build again with --overwrite"
 
 
-def numbered(
-    place: Destination, shards: Sequence[Shard], commits: Mapping[int, Commit]
-) -> dict[int, str]:
+def begin(outcome: Outcome) -> None:
+    """Note in each place that a build has begun; in none if another run has begun in one."""
+    plan, begun = outcome.plan, list[Location]()
+    planned = {shard.part for shard in outcome.layout.shards}
+    for place in outcome.places:
+        if not place.finished:
+            note = manifest.Unfinished(
+                append=plan.append,
+                plan=plan.digest,
+                settings=msgspec.structs.replace(plan.settings, part=place.target.part),
+                replaces=sorted(place.begin.replaced),
+                base=place.begin.base,
+                parts={part: plan.digest for part in planned if part is not None} or UNSET,
+                build=_note_of(plan),
+            )
+            files.make_folder(place.folder / STATE_FOLDER)
+            try:
+                if manifest.save_unfinished(place.folder, note):
+                    begun.append(place.folder)
+            except LockedError:
+                for folder in begun:
+                    manifest.remove_unfinished(folder, plan.digest)
+                raise
+
+
+def publish_all(found: Outcome, empties: Mapping[str, bytes], progress: Progress) -> None:
+    """Give all shards their names and write the manifests.
+
+    ``empties`` is the empty caption, by the suffix of its members.
+    """
+    plan, places = found.plan, found.places
+    progress.phase("publish", len(places), "folders")
+    outcome.save_ledger(found)
+    paths = {place.target.part: _numbered(place, found) for place in places}
+    total, left = found.inputs, outcome.counts(found.left)
+    out = sum(count.count for count in left.values())
+    made_with = {n: msgspec.structs.replace(e, component=None) for n, e in plan.made.items()}
+    run = manifest.Run(
+        tool=f"shardwright {__version__}",
+        append=plan.append,
+        settings=plan.settings,
+        plan=plan.digest,
+        total_records=total,
+        ready_records=total - out,
+        skipped_incomplete=out,
+        skipped_by_reason={name: asdict(count) for name, count in left.items()},
+        samples=0,  # of all places; each has its own
+        shards=0,
+        provenance={"components": msgspec.to_builtins(made_with, order="sorted")},
+        parts={part: plan.digest for part, made in paths.items() if part and made} or UNSET,
+        build=_note_of(plan),
+    )
+    for place in places:
+        part = place.target.part
+        found.entries[part] = _publish(found, place, run, paths[part], empties)
+        progress.advance(1)
+    if plan.append:
+        before = (
+            image
+            for place in places
+            for image in built.load(place.folder, [each.plan for each in place.begin.base.runs])
+        )
+        new = (image for commit in found.commits.values() for image in commit.images)
+        found.summary.under_other_ids = built.repeated(new, before)
+    end(found.request.output, places, plan)
+
+
+def _numbered(place: Destination, found: Outcome) -> dict[int, str]:
     """Give the paths of the shards that were made in a place, by their tasks, without gaps.
 
     At a URL they have their names already, and a task without a shard leaves a gap.
     """
-    if not place_at(place.folder).can_replace:
-        made = (s for s in shards if s.part == place.target.part and commits[s.number].shard)
-        return {shard.number: shard.path for shard in made}
-    numbers = dict(place.begin.first_numbers)
-    paths = {}
-    for shard in shards:
-        if shard.part == place.target.part and commits[shard.number].shard is not None:
+    numbers, paths = dict(place.begin.first_numbers), dict[int, str]()
+    moves = place_at(place.folder).can_replace
+    for shard in found.layout.shards:
+        if shard.part == place.target.part and found.commits[shard.number].shard is not None:
             number = numbers.get(shard.bucket, 0)
             numbers[shard.bucket] = number + 1
-            paths[shard.number] = f"{bucket_folder(shard.bucket)}/{shard_name(number)}"
+            path = f"{bucket_folder(shard.bucket)}/{shard_name(number)}"
+            paths[shard.number] = path if moves else shard.path
     return paths
 
 
-def finish(
+def _publish(
+    found: Outcome,
     place: Destination,
-    plan: PlanFile,
+    run: manifest.Run,
     paths: Mapping[int, str],
-    commits: Mapping[int, Commit],
-    counts: tuple[int, Mapping[str, Count]],
     empties: Mapping[str, bytes],
-    parts: Mapping[str, str],
-    copied: Sequence[bytes] = (),
-) -> list[ShardEntry]:
-    """Move the shards of a place out of the stage, if they are in one, and write its manifest.
-
-    ``counts`` are all inputs of the plan, and those that are left out by reason; ``parts`` is the
-    plan of each part, if there is a split. ``copied`` are the images of samples that are copied.
-    """
-    folder, base = place.folder, place.begin.base
+) -> list[manifest.ShardEntry]:
+    """Move the shards of a place out of the stage, if they are in one, and write its manifest."""
+    folder, base, plan, commits = place.folder, place.begin.base, found.plan, found.commits
     if place.finished:
         return _last_entries(folder)
     if not any(commit.shard for commit in commits.values()):
@@ -79,54 +136,50 @@ def finish(
         manifest.remove_unfinished(folder, plan.digest)
         return []
     made = [(entry, path) for n, path in paths.items() if (entry := commits[n].shard)]
-    if not place_at(folder).can_replace:
+    if place_at(folder).can_replace:
+        entries = _moved(local(folder), place, made)
+    else:
         entries = [entry for entry, _ in made]
         listed = {entry.path for entry in (*base.shards, *entries)}
         for bucket in existing_buckets(folder):  # of a task in place of inputs that no longer fail
             publish.remove_shards(folder, bucket, keep=listed)
-    else:
-        entries = _moved(local(folder), place, made)
-    stays = bool(entries or base.shards)
-    checksums = publish.publish_empty(folder, base, empties if stays else {})
-    if stays:  # else it is a part of a split that got nothing
-        publish.make_durable(folder)  # before the manifest lists them
-    total, left = counts
-    out = sum(count.count for count in left.values())
-    made_with = {n: msgspec.structs.replace(e, component=None) for n, e in plan.made.items()}
     runs, shards = base.runs, base.shards
     if entries:
-        run = Run(
-            tool=f"shardwright {__version__}",
-            append=plan.append,
-            settings=msgspec.structs.replace(plan.settings, part=place.target.part),
-            plan=plan.digest,
-            total_records=total,
-            ready_records=total - out,
-            skipped_incomplete=out,
-            skipped_by_reason={name: asdict(count) for name, count in left.items()},
-            samples=sum(entry.samples for entry in entries),
-            shards=len(entries),
-            provenance={"components": msgspec.to_builtins(made_with, order="sorted")},
-            parts=dict(parts) or UNSET,
-            build=note_of(plan),
-        )
-        new = [msgspec.structs.replace(entry, run=len(runs)) for entry in entries]
-        runs, shards = [*runs, run], [*shards, *new]
+        shards = [*shards, *(msgspec.structs.replace(e, run=len(runs)) for e in entries)]
+        settings = msgspec.structs.replace(plan.settings, part=place.target.part)
+        samples = sum(entry.samples for entry in entries)
+        counts = {"samples": samples, "shards": len(entries)}
+        runs = [*runs, msgspec.structs.replace(run, settings=settings, **counts)]
+    checksums = publish.publish_empty(folder, base, empties if shards else {})
+    if shards:  # else it is a part of a split that got nothing
+        publish.make_durable(folder)  # before the manifest lists them
+    if entries:
+        again = found.request.again
+        copied = again.shards.images(place.target.part) if again else []
         lines = (image.line for number in paths for image in commits[number].images)
         built.save(folder, plan.digest, [*copied, *lines])
     if runs:
-        _save(folder, plan, runs, shards, checksums, plan.sha256 or place.has_sha256)
+        if plan.sha256 or place.has_sha256:
+            shards = [publish.with_sha256(entry, folder) for entry in shards]
+        done = manifest.Manifest(
+            runs=runs,
+            shards=sorted(shards, key=lambda entry: entry.path),
+            recipe=UNSET if plan.recipe == SPECIFICATION else plan.recipe,
+            empty=checksums or UNSET,
+        )
+        manifest.save_sha256(folder, done)
+        manifest.save_manifest(folder, done)
     else:
         manifest.remove_manifest(folder)
         files.withdraw(folder / STATE_FOLDER / manifest.SHA256_NAME)
-    built.forget(folder, {run.plan for run in runs})
+    built.forget(folder, {each.plan for each in runs})
     manifest.remove_unfinished(folder, plan.digest)
     return entries
 
 
 def _moved(
-    folder: Path, place: Destination, made: Sequence[tuple[ShardEntry, str]]
-) -> list[ShardEntry]:
+    folder: Path, place: Destination, made: Sequence[tuple[manifest.ShardEntry, str]]
+) -> list[manifest.ShardEntry]:
     """Move shards out of the stage, in place of those that are replaced."""
     stage = stage_of(folder)
     moved = {path for entry, path in made if not (stage / entry.path).exists()}
@@ -148,8 +201,8 @@ def _moved(
     return entries
 
 
-def entries(places: Sequence[Destination]) -> dict[str | None, list[ShardEntry]]:
-    """Give the shards that a finished plan has made, by part; raise if a file is gone."""
+def entries(places: Sequence[Destination]) -> dict[str | None, list[manifest.ShardEntry]]:
+    """Give the shards that a finished plan has made, by part; raise if a file or part is gone."""
     found = {p.target.part: _last_entries(p.folder) for p in places if p.finished}
     for place in places:
         entries = found.get(place.target.part, [])
@@ -157,62 +210,22 @@ def entries(places: Sequence[Destination]) -> dict[str | None, list[ShardEntry]]
         for entry in entries:
             if there.get(entry.path) != entry.bytes:
                 path = place.folder / entry.path
-                raise DamageError("is missing or incomplete", path=path, fix=RESTORE_FIX)
+                raise DamageError("is missing or incomplete", path=path, fix=_RESTORE)
+        last = manifest.load_manifest(place.folder) if place.finished else None
+        made = last.runs[-1].parts or {} if last else {}
+        for other in places:
+            if not other.finished and other.target.part in made:
+                raise DamageError("is missing or incomplete", path=other.folder, fix=_RESTORE)
     return found
 
 
-def _last_entries(folder: Location) -> list[ShardEntry]:
+def _last_entries(folder: Location) -> list[manifest.ShardEntry]:
     done = manifest.load_manifest(folder)
     assert done is not None
     return [entry for entry in done.shards if entry.run == len(done.runs) - 1]
 
 
-def _save(
-    folder: Location,
-    plan: PlanFile,
-    runs: list[Run],
-    shards: list[ShardEntry],
-    checksums: dict[str, str],
-    sha256: bool,
-) -> None:
-    shards = sorted(shards, key=lambda entry: entry.path)
-    if sha256:
-        shards = [publish.with_sha256(entry, folder) for entry in shards]
-    done = Manifest(
-        runs=runs,
-        shards=shards,
-        recipe=UNSET if plan.recipe == SPECIFICATION else plan.recipe,
-        empty=checksums or UNSET,
-    )
-    manifest.save_sha256(folder, done)
-    manifest.save_manifest(folder, done)
-
-
-def begin(places: Sequence[Destination], plan: PlanFile, parts: Mapping[str, str]) -> None:
-    """Note in each place that a build has begun; in none if another run has begun in one."""
-    begun: list[Location] = []
-    for place in places:
-        if not place.finished:
-            note = Unfinished(
-                append=plan.append,
-                plan=plan.digest,
-                settings=msgspec.structs.replace(plan.settings, part=place.target.part),
-                replaces=sorted(place.begin.replaced),
-                base=place.begin.base,
-                parts=dict(parts) or UNSET,
-                build=note_of(plan),
-            )
-            files.make_folder(place.folder / STATE_FOLDER)
-            try:
-                if manifest.save_unfinished(place.folder, note):
-                    begun.append(place.folder)
-            except LockedError:
-                for folder in begun:
-                    manifest.remove_unfinished(folder, plan.digest)
-                raise
-
-
-def note_of(plan: PlanFile) -> dict[str, object]:
+def _note_of(plan: PlanFile) -> dict[str, object]:
     """Say what a plan was made from."""
     if plan.source is not None:
         return {"from": plan.source[0]}
@@ -245,11 +258,12 @@ def clear(
     output: Location, places: Sequence[Destination], plan: str, keep: Collection[str] = _KEPT
 ) -> None:
     """Remove the commits and what else is in the stages; the plan stays."""
+    own = stage_of(output)
     if not place_at(output).can_replace:
-        remote(stage_of(output) / plan).remove_below(keep=keep)
+        remote(own / plan).remove_below(keep=keep)
         return
-    for stage in dict.fromkeys([*(stage_of(place.folder) for place in places), stage_of(output)]):
+    for stage in dict.fromkeys([*(stage_of(place.folder) for place in places), own]):
         for name in names_below(stage):
-            if stage != stage_of(output) or name not in keep:
+            if stage != own or name not in keep:
                 files.remove(stage / name)
         files.remove_empty_folders(stage)

@@ -7,7 +7,8 @@ is still the same.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,22 +17,16 @@ import xxhash
 
 from shardwright.building import tars
 from shardwright.deriving import captions, sources
-from shardwright.deriving.captions import CaptionError
-from shardwright.deriving.sources import TAR, Source, State
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.progress import Progress
+from shardwright.progress import Progress, quantity
 from shardwright.recipes import Recipe
 from shardwright.shards.format.tar import BLOCK
 from shardwright.shards.format.tarread import split
 from shardwright.storage import extents
-from shardwright.storage.extents import CHANGED as CHANGED
-from shardwright.storage.extents import GONE as GONE
-from shardwright.storage.extents import HEAD, Extent, Part, begins
-from shardwright.storage.extents import UNREADABLE as UNREADABLE
+from shardwright.storage.extents import CHANGED, GONE, HEAD, UNREADABLE, Extent, Part, begins
 from shardwright.storage.local import LocalFile, Readable
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
-from shardwright.summary import Count
 
 _GIVE = "give folders of images, or tars of images"
 
@@ -42,14 +37,15 @@ class Found(NamedTuple):
     """What a given path holds, in the order of the paths."""
 
     path: str  # as it was given
-    images: list[Source]
-    tars: list[str]
-    states: Mapping[str, State] = {}  # of tars at a URL, as they were listed
+    images: list[sources.Source]
+    tars: Mapping[
+        str, sources.State | None
+    ]  # those at a URL with their states, as they were listed
 
     @property
     def root(self) -> str:
         """Name the folder that paths in ids are relative to."""
-        return os.path.dirname(self.path) or "." if self.tars == [self.path] else self.path
+        return os.path.dirname(self.path) or "." if list(self.tars) == [self.path] else self.path
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -59,6 +55,11 @@ class Listing(msgspec.Struct, frozen=True):
     images: int
     tars: int
     digest: str
+
+    @property
+    def counts(self) -> str:
+        """Count what was there."""
+        return f"{quantity(self.images, 'images')} and {quantity(self.tars, 'tars')}"
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -88,20 +89,20 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Give the path of the file that it is in."""
         return self.tar or self.path
 
+    @property
+    def state(self) -> sources.State:
+        """Give the state of that file."""
+        return self.bytes, self.mtime_ns
 
-class Problem(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An image, a tar or a folder that cannot be used."""
+
+class Left(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An input that is left out, and why; also a tar or a folder that cannot be used."""
 
     image_id: str  # blank if it is not known, or if it is not an image
-    path: str
+    path: str = msgspec.field(name="image_path")
     reason: str
     detail: str
-    tar: str = ""  # that it is in
-
-    @property
-    def file(self) -> str:
-        """Give the path of the file that it is in."""
-        return self.tar or self.path
+    by_recipe: bool = False  # whether the recipe's limits leave it out, which is no failure
 
 
 def find(paths: Sequence[Location], progress: Progress) -> list[Found]:
@@ -113,29 +114,25 @@ def find(paths: Sequence[Location], progress: Progress) -> list[Found]:
             raise UsageError("is given twice", path=path, fix="give it once")
         given[real] = path
     for real, path in given.items():
-        outer = next((given[above] for above in _parents(real) if above in given), None)
-        if outer is not None:
-            what = f"is inside {outer}, which is given too"
-            raise UsageError(what, path=path, fix="give only one of them")
+        above = real
+        while above != above.parent:
+            above = above.parent
+            if above in given:
+                what = f"is inside {given[above]}, which is given too"
+                raise UsageError(what, path=path, fix="give only one of them")
     return [_find(path, progress) for path in paths]
 
 
-def _parents(place: Location) -> Iterator[Location]:
-    while place != place.parent:
-        place = place.parent
-        yield place
-
-
 def _find(path: Location, progress: Progress) -> Found:
-    if path.suffix.lower() == TAR and (tar := place_at(path).as_file()) is not None:
-        return Found(tar.path, [], [tar.path], {tar.path: tar.state} if tar.state else {})
+    if path.suffix.lower() == sources.TAR and (tar := place_at(path).as_file()) is not None:
+        return Found(tar.path, [], {tar.path: tar.state})
     images, tars = sources.find_all(path, progress)
     if not images and not tars:
         if path.is_file():
             raise UsageError("is neither a folder nor a .tar file", path=path, fix=_GIVE)
         what = "no images and no tars" if path.exists() else "no such file or folder"
         raise InputMissingError(what, path=path, fix=_GIVE)
-    return Found(str(path), images, list(tars), {t: state for t, state in tars.items() if state})
+    return Found(str(path), images, tars)
 
 
 def listing(found: Found) -> Listing:
@@ -152,58 +149,17 @@ def listing(found: Found) -> Listing:
     return Listing(as_text(found.path), len(found.images), len(found.tars), hasher.hexdigest())
 
 
-def differences(
-    found: Sequence[Found], planned: Iterable[Row | Problem]
-) -> dict[str, dict[str, Count]]:
-    """Count the new, missing and changed files of given paths, against all of a plan.
-
-    Of images only their names are known, and whether a text lies beside them.
-    """
-    now: dict[str, tuple[str, object]] = {}  # the given path of each file, and its state
-    for each in found:
-        path = as_text(each.path)
-        now |= {as_text(s.path): (path, s.has_sidecar) for s in each.images}
-        now |= {as_text(tar): (path, _state(each, tar)) for tar in each.tars}
-    given = [as_text(each.path) for each in found]
-    kinds = {path: dict[str, dict[str, None]]() for path in given}  # files by kind, in order
-    known: set[str] = set()
-    for row in planned:
-        file = row.file
-        if file not in now:
-            path = next((p for p in given if file == p or file.startswith(p.rstrip("/") + "/")), "")
-            if path:
-                kinds[path].setdefault("missing", {})[file] = None
-            continue
-        known.add(file)
-        if isinstance(row, Row):
-            before: object = (row.bytes, row.mtime_ns) if row.tar else row.beside
-            path, state = now[file]
-            if before != state:
-                kinds[path].setdefault("changed", {})[file] = None
-    for file, (path, _) in now.items():
-        if file not in known:
-            kinds[path].setdefault("new", {})[file] = None
-    return {
-        path: {
-            kind: Count(len(files), next(iter(files)))
-            for kind in ("new", "missing", "changed")
-            if (files := kinds[path].get(kind))
-        }
-        for path in given
-    }
-
-
-def source_of(row: Row) -> Source:
+def source_of(row: Row) -> sources.Source:
     """Give the image of a row, to be read."""
     seen = extents.expected(row.file, row.mtime_ns, row.xxh3)
     if row.image is None:
         part = Part(row.path, 0, row.bytes, "", *seen) if seen else None
-        return Source(row.image_id, row.path, row.beside, part=part)
+        return sources.Source(row.image_id, row.path, row.beside, part=part)
     tar, name = row.tar, row.path[row.tar_length + 1 :]
     key, _ = split(name) or (name, "")
     text = Part(tar, *row.text, f"{key}.{tars.TEXT}") if row.text else None
     image = Part(tar, *row.image, name, *seen)
-    return Source(row.image_id, row.path, text is not None, part=image, text=text)
+    return sources.Source(row.image_id, row.path, text is not None, part=image, text=text)
 
 
 def columns(json: Part | None, recipe: Recipe) -> captions.Row:
@@ -213,7 +169,7 @@ def columns(json: Part | None, recipe: Recipe) -> captions.Row:
     try:
         return tars.row(extents.read(json), recipe)
     except OSError as error:
-        raise CaptionError("caption_unreadable", f"{json}: {error.strerror}") from None
+        raise captions.CaptionError("caption_unreadable", f"{json}: {error.strerror}") from None
 
 
 def changed(row: Row) -> tuple[str, str] | None:
@@ -226,20 +182,19 @@ def changed(row: Row) -> tuple[str, str] | None:
     if extents.expected(row.file, row.mtime_ns, row.xxh3):
         return None
     try:
-        now = os.stat(row.file)
-        if (now.st_size, now.st_mtime_ns) == (row.bytes, row.mtime_ns):
+        now = state_of(row.file)
+        if now == row.state:
             return None
         if row.image is None:
-            if now.st_size == row.bytes and head_of(row.path) == row.xxh3:
-                return None
-            return CHANGED, "its file has changed since it was planned"
-        with LocalFile(Path(row.tar)) as tar:
+            what = "its file has changed since it was planned"
+            is_same = now[0] == row.bytes and head_of(row.path) == row.xxh3
+        else:
+            what = "its tar was changed after planning, and this image or its text is different now"
             spans = [span for span in (row.image, row.text, row.json) if span is not None]
-            is_there = all(sum(span) <= tar.size for span in spans)
-            if is_there and fingerprint(tar, spans) == row.xxh3:
-                return None
-        what = "its tar was changed after planning, and this image or its text is different now"
-        return CHANGED, what
+            with LocalFile(Path(row.tar)) as tar:
+                is_there = all(sum(span) <= tar.size for span in spans)
+                is_same = is_there and fingerprint(tar, spans) == row.xxh3
+        return None if is_same else (CHANGED, what)
     except FileNotFoundError:
         return GONE, f"{'its tar' if row.tar else 'its file'} is gone"
     except OSError as error:
@@ -261,15 +216,17 @@ def fingerprint(tar: Readable, spans: Iterable[Span]) -> str:
     return hasher.hexdigest()
 
 
-def _state(found: Found, tar: str) -> State | None:
+def state_of(path: str) -> sources.State:
+    """Give the size and the time of a local file."""
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
+
+
+def _state(found: Found, tar: str) -> sources.State | None:
     """Give the size and time of a tar, if it can be found."""
-    if tar in found.states:
-        return found.states[tar]
-    try:
-        now = os.stat(tar)
-    except OSError:
-        return None
-    return now.st_size, now.st_mtime_ns
+    with suppress(OSError):
+        return found.tars[tar] or state_of(tar)
+    return None
 
 
 def as_text(name: str) -> str:

@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
-from itertools import islice
+from itertools import count, islice
+from operator import call
 from pathlib import Path
 from typing import NamedTuple
 
 from shardwright.building import built, inputs, tars
 from shardwright.building.inputs import (
     Found,
-    Problem,
+    Left,
     Row,
-    Span,
     as_text,
     fingerprint,
     head_of,
+    state_of,
 )
-from shardwright.building.tars import Flaw, PassedOver, TarSample
 from shardwright.deriving import captions, images, sources
-from shardwright.deriving.captions import CaptionError
 from shardwright.deriving.images import DECODER_DIED, BadImageError
-from shardwright.deriving.sources import Source, State, spelt
+from shardwright.deriving.sources import spelt
 from shardwright.engine import Engine
 from shardwright.engine.local import ended_by
 from shardwright.engine.pool import Death
@@ -37,7 +37,6 @@ from shardwright.interrupts import POLL, check
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Recipe
 from shardwright.storage import extents
-from shardwright.storage.extents import Part
 from shardwright.storage.local import LocalFile, Readable
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import location
@@ -48,6 +47,8 @@ _FILES = 1024  # in a task: as many as are measured while another process would 
 _AT_ONCE = 256  # rows in a message
 _AHEAD = 1 << 16  # rows that may wait for those before them
 
+_Look = Callable[..., "Measured"]
+
 
 class _Task(NamedTuple):
     """Some image files or one tar; neither, to wait until others have caught up."""
@@ -56,9 +57,9 @@ class _Task(NamedTuple):
     given: str  # the given path that they are in
     root: str
     recipe: Recipe
-    images: Sequence[Source] = ()
+    images: Sequence[sources.Source] = ()
     tar: str = ""
-    state: State | None = None  # of a tar at a URL
+    state: sources.State | None = None  # of a tar at a URL
     alone: bool = False  # whether images are looked at one by one, because a worker has died
     skip: int = 0  # images that were measured before that
     died: Mapping[int, str] = {}  # images at which workers died again, and how
@@ -67,8 +68,9 @@ class _Task(NamedTuple):
 class Measured(NamedTuple):
     """One image, and what lies with it."""
 
-    row: Row | Problem
+    row: Row | Left
     given: str  # the given path that it is in
+    tar: str  # that it is in, if it is in one
     columns: captions.Row  # of its JSON
     text: str | None = None  # the caption beside it
     fault: tuple[str, str] | None = None  # why that cannot be read: the reason and a detail
@@ -78,7 +80,7 @@ class _Message(NamedTuple):
     number: int  # of its task
     rows: list[Measured]
     last: bool = False
-    passed: PassedOver | None = None  # members of its tar, once it is the last
+    passed: tuple[int, str] | None = None  # skipped members of its tar, once it is the last
 
 
 def measured(
@@ -91,53 +93,32 @@ def measured(
     """
     known = 0 if any(each.tars for each in found) else sum(len(each.images) for each in found)
     progress.phase("measure images", known, "images")
-    order, passed = _Order(_tasks(found, recipe), recipe), list[PassedOver]()
-    lost = _Lost()
-    with closing(engine.run(_measure, order.tasks(), lost.instead)) as messages:
+    course, passed = _Course(_tasks(found, recipe), recipe), list[tuple[int, str]]()
+    with closing(engine.run(_measure, course.tasks(), course.instead)) as messages:
         for message in messages:
-            lost.hear(message)
             passed += [message.passed] if message.passed else []
-            for rows in order.turn(message):
+            for rows in course.turn(message):
                 progress.advance(len(rows))
                 yield from rows
     if passed:
-        count = quantity(sum(each.number for each in passed), "members of tars")
-        example = shown(as_text(min(passed, key=lambda each: each.example).example))
-        progress.warn(f"{count} skipped: their names are not like KEY.jpg, for example {example}")
+        skipped = quantity(sum(count for count, _ in passed), "members of tars")
+        example = shown(as_text(min(example for _, example in passed)))
+        progress.warn(f"{skipped} skipped: their names are not like KEY.jpg, for example {example}")
 
 
-class _Lost:
-    """Goes on with tasks whose worker has died, without the images at which it dies again."""
+class _Course:
+    """Puts what tasks give back in order; workers that are too far ahead wait.
 
-    def __init__(self) -> None:
-        self._rows: dict[int, int] = {}  # that have come, by task
-        self._began: set[int] = set()  # tasks of which something has come since their worker began
-
-    def hear(self, message: _Message) -> None:
-        """Note what has come before a worker dies."""
-        self._rows[message.number] = self._rows.get(message.number, 0) + len(message.rows)
-        self._began.add(message.number)
-
-    def instead(self, task: _Task, death: Death) -> _Task:
-        """Give what is to be done in place of a task."""
-        done, began = self._rows.get(task.number, 0), task.number in self._began
-        self._began.discard(task.number)
-        if not task.alone:
-            return task._replace(alone=True, skip=done)
-        if not began or done in task.died:  # it dies without looking at any image
-            raise death.error
-        how = f"the process that read it {ended_by(death.exit_code)}, twice"
-        return task._replace(skip=done, died={**task.died, done: how})
-
-
-class _Order:
-    """Puts what tasks give back in order; workers that are too far ahead wait."""
+    A task whose worker has died goes on without the images at which it dies again.
+    """
 
     def __init__(self, tasks: Iterator[_Task], recipe: Recipe) -> None:
         self._tasks, self._recipe = tasks, recipe
         self._turn = 0
         self._waiting: dict[int, list[_Message]] = {}
         self._held = 0  # rows that wait
+        self._rows = Counter[int]()  # that have come, by task
+        self._began: set[int] = set()  # tasks of which something has come since their worker began
 
     def tasks(self) -> Iterator[_Task]:
         """Give the tasks; the one whose turn it is has always been given out already."""
@@ -148,30 +129,38 @@ class _Order:
 
     def turn(self, message: _Message) -> Iterator[list[Measured]]:
         """Take a message, and give the rows whose turn has come."""
+        self._rows[message.number] += len(message.rows)
+        self._began.add(message.number)
         self._waiting.setdefault(message.number, []).append(message)
         self._held += len(message.rows)
-        while self._turn in self._waiting:
-            done = False
+        done = True
+        while done and self._turn in self._waiting:
             for each in self._waiting.pop(self._turn):
                 self._held -= len(each.rows)
                 done = each.last
                 yield each.rows
-            if not done:
-                break
-            self._turn += 1
+            self._turn += done
+
+    def instead(self, task: _Task, death: Death) -> _Task:
+        """Give what is to be done in place of a task whose worker has died."""
+        done, began = self._rows[task.number], task.number in self._began
+        self._began.discard(task.number)
+        if not task.alone:
+            return task._replace(alone=True, skip=done)
+        if not began or done in task.died:  # it dies without looking at any image
+            raise death.error
+        how = f"the process that read it {ended_by(death.exit_code)}, twice"
+        return task._replace(skip=done, died={**task.died, done: how})
 
 
 def _tasks(found: Sequence[Found], recipe: Recipe) -> Iterator[_Task]:
-    number = 0
+    number = count()
     for each in found:
         for start in range(0, len(each.images), _FILES):
             some = each.images[start : start + _FILES]
-            yield _Task(number, each.path, each.root, recipe, some)
-            number += 1
-        for tar in each.tars:
-            state = each.states.get(tar)
-            yield _Task(number, each.path, each.root, recipe, tar=tar, state=state)
-            number += 1
+            yield _Task(next(number), each.path, each.root, recipe, some)
+        for tar, state in each.tars.items():
+            yield _Task(next(number), each.path, each.root, recipe, tar=tar, state=state)
 
 
 def _measure(task: _Task) -> Iterator[_Message]:
@@ -179,7 +168,7 @@ def _measure(task: _Task) -> Iterator[_Message]:
     if task.number < 0:
         time.sleep(POLL)
         return
-    passed: list[PassedOver] = []
+    passed: list[str] = []
     looks: Iterator[_Look] = (partial(_file, task, each) for each in task.images)
     if task.tar:
         looks = _members(task, passed)
@@ -187,189 +176,140 @@ def _measure(task: _Task) -> Iterator[_Message]:
     each = place_at(location(task.given)).each
     if task.alone:
         yield _Message(task.number, [])  # so that it is seen that the worker works
-    looks = _rest(task, looks)
+    rest = (  # without looking at images at which workers died
+        partial(look, died=task.died[number]) if number in task.died else look
+        for number, look in enumerate(looks)
+        if number >= task.skip
+    )
     while not last:
         with images.strict():
-            those = islice(looks, most)
-            some = list(map(_call, those) if task.alone else each(_call, those))
+            those = islice(rest, most)
+            some = list(map(call, those) if task.alone else each(call, those))
         last = len(some) < most
-        yield _Message(task.number, some, last, passed[0] if passed and last else None)
+        skipped = (len(passed), passed[0]) if passed and last else None
+        yield _Message(task.number, some, last, skipped)
 
 
-def _rest(task: _Task, looks: Iterator[_Look]) -> Iterator[_Look]:
-    """Give what is still to be done, without looking at images at which workers died."""
-    for number, look in enumerate(looks):
-        if number >= task.skip:
-            how = task.died.get(number)
-            yield partial(look, died=how) if how else look
+def _left(task: _Task, image_id: str, path: str, reason: str, detail: str) -> Measured:
+    left = Left(as_text(image_id), as_text(path), reason, detail)
+    return Measured(left, task.given, as_text(task.tar), {})
 
 
-_Look = Callable[..., Measured]
-
-
-def _call(look: _Look) -> Measured:
-    return look()
-
-
-def _file(task: _Task, source: Source, died: str = "") -> Measured:
+def _file(task: _Task, source: sources.Source, died: str = "") -> Measured:
+    image_id, path = _id_of(source, task.root, task.recipe.ids), source.path
     if died:
-        image_id = _id_of(source, task.root, task.recipe.ids)
-        problem = Problem(as_text(image_id), as_text(source.path), DECODER_DIED, died)
-        return Measured(problem, task.given, {})
-    row = _file_row(task, source)
-    if isinstance(row, Problem):
-        return Measured(row, task.given, {})
+        return _left(task, image_id, path, DECODER_DIED, died)
+    if source.fault:
+        detail = f"{source.fault}; the images in this folder are not used"
+        return _left(task, "", path, "unreadable_folder", detail)
+    try:
+        _require_names(image_id, path)
+        place = images.fetched(source.place, head=True)
+        state = (place.size, place.mtime_ns) if isinstance(place, extents.Part) else state_of(place)
+        size, begins = images.measure(place), head_of(place)
+    except BadImageError as error:
+        return _left(task, image_id, path, *error.args)
+    except OSError as error:
+        return _left(task, image_id, path, extents.UNREADABLE, str(error.strerror))
+    row = Row(image_id, path, *size, *state, source.has_sidecar, xxh3=begins)
     return _with_texts(task, row, source, {})
 
 
 def _member(
     task: _Task,
     tar: Readable | None,
-    state: State,
-    sample: TarSample | Flaw,
+    state: sources.State,
+    sample: tars.TarSample | tars.Flaw,
     died: str = "",
 ) -> Measured:
     image_id = _id_of_key(task, sample.key)
-    if died:
-        where = f"{task.tar}/{sample.key}" if isinstance(sample, Flaw) else str(sample.image)
-        return Measured(Problem(image_id, where, DECODER_DIED, died, task.tar), task.given, {})
-    if isinstance(sample, Flaw):
+    if isinstance(sample, tars.Flaw):
         where = f"{task.tar}/{sample.key}" if sample.key else task.tar
-        problem = Problem(image_id, where, sample.reason, sample.detail, task.tar)
-        return Measured(problem, task.given, {})
-    row = _tar_row(task, tar, state, sample, image_id)
-    if isinstance(row, Problem):
-        return Measured(row, task.given, {})
+        return _left(task, image_id, where, sample.reason, sample.detail)
+    path = str(sample.image)
+    if died:
+        return _left(task, image_id, path, DECODER_DIED, died)
+    parts = (sample.image, sample.text, sample.json)
+    image, text, json = ((part.offset, part.size) if part else None for part in parts)
     try:
+        if task.recipe.ids == "captions" and sample.json:
+            image_id = tars.given_id(extents.read(sample.json))
+        _require_names(image_id, path)
+        size = images.measure(sample.image)
+        spans = [span for span in (image, text, json) if span is not None]
+        xxh3 = fingerprint(tar, spans) if tar else head_of(sample.image)
         columns = inputs.columns(sample.json, task.recipe)
-    except CaptionError as error:
-        problem = Problem(row.image_id, row.path, error.args[0], error.args[1], row.tar)
-        return Measured(problem, task.given, {})
-    source = Source(row.image_id, row.path, sample.text is not None, text=sample.text)
+    except (BadImageError, captions.CaptionError) as error:
+        return _left(task, image_id, path, error.args[0], error.args[1])
+    except OSError as error:
+        return _left(task, image_id, path, extents.UNREADABLE, str(error.strerror))
+    row = Row(image_id, path, *size, *state, False, len(task.tar), image, text, json, xxh3)
+    source = sources.Source(image_id, path, text is not None, text=sample.text)
     return _with_texts(task, row, source, columns)
 
 
-def _with_texts(task: _Task, row: Row, source: Source, columns: captions.Row) -> Measured:
+def _with_texts(task: _Task, row: Row, source: sources.Source, columns: captions.Row) -> Measured:
     """Read the caption that lies with an image.
 
     It may be that it is not needed, so an image does not fail here for lack of it.
     """
+    found = Measured(row, task.given, task.tar, columns)
     try:
-        return Measured(row, task.given, columns, captions.beside(source))
-    except CaptionError as error:
-        return Measured(row, task.given, columns, fault=(error.args[0], error.args[1]))
+        return found._replace(text=captions.beside(source))
+    except captions.CaptionError as error:
+        return found._replace(fault=(error.args[0], error.args[1]))
 
 
-def _file_row(task: _Task, source: Source) -> Row | Problem:
-    image_id = _id_of(source, task.root, task.recipe.ids)
-    if source.fault:
-        detail = f"{source.fault}; the images in this folder are not used"
-        return Problem("", as_text(source.path), "unreadable_folder", detail)
-    try:
-        _require_names(image_id, source.path)
-        place = images.fetched(source.place, head=True)
-        state = (place.size, place.mtime_ns) if isinstance(place, Part) else _state(place)
-        size, begins = images.measure(place), head_of(place)
-    except BadImageError as error:
-        return Problem(as_text(image_id), as_text(source.path), *error.args)
-    except OSError as error:
-        return Problem(image_id, source.path, "unreadable", str(error.strerror))
-    return Row(image_id, source.path, *size, *state, source.has_sidecar, xxh3=begins)
+def unknown(found: Sequence[Found], known: Mapping[str, bytes], ids: str) -> list[Found]:
+    """Leave out the image files that are in the shards.
 
-
-def _state(path: str) -> State:
-    found = os.stat(path)
-    return found.st_size, found.st_mtime_ns
-
-
-def parted(
-    found: Sequence[Found], known: Mapping[str, bytes], ids: str
-) -> tuple[list[Found], list[Found]]:
-    """Part the image files that are known from all others; give the others, and then these.
-
-    ``known`` has the images in the shards by their ids: another one of the same id is not known.
+    ``known`` has their images by their ids: another one of the same id is not known.
     """
-    others, there = [], []
+    others = []
     for each in found:
-        sides: tuple[list[Source], list[Source]] = ([], [])
+        images = []
         for source in each.images:
             check()
             line = known.get(_id_of(source, each.root, ids))
-            sides[line is not None and _is_known(source, line)].append(source)
-        others.append(each._replace(images=sides[False]))
-        there.append(each._replace(images=sides[True], tars=[]))
-    return others, there
+            if line is None or not _is_known(source, line):
+                images.append(source)
+        others.append(each._replace(images=images))
+    return others
 
 
-def _is_known(source: Source, line: bytes) -> bool:
+def _is_known(source: sources.Source, line: bytes) -> bool:
     """Whether an image file is one that is in a shard; one that cannot be read is not."""
     place = source.place
     try:
-        state = (place.size, place.mtime_ns) if isinstance(place, Part) else _state(place)
+        state = (place.size, place.mtime_ns) if isinstance(place, extents.Part) else state_of(place)
         return built.decode(line).is_same(source.path, place, state)
     except OSError:
         return False
 
 
-def _id_of(source: Source, root: str, ids: str) -> str:
+def _id_of(source: sources.Source, root: str, ids: str) -> str:
     """Give the id of an image file; blank if it comes from captions."""
     by_name = source.image_id if ids == "name" else ""
     return spelt(source.path, root) if ids == "path" else by_name
 
 
-def _members(task: _Task, passed: list[PassedOver]) -> Iterator[_Look]:
+def _members(task: _Task, passed: list[str]) -> Iterator[_Look]:
     """Give what is to be done for each sample of a tar; note what is skipped."""
-    path, name = task.tar, as_text(task.tar)
-    if name != path:
+    path = task.tar
+    if as_text(path) != path:
         what = "its name is not Unicode, which a record cannot hold"
-        problem = Problem("", name, "image_id_invalid", what)
-        yield lambda: Measured(problem, task.given, {})
+        yield partial(_left, task, "", path, "image_id_invalid", what)
         return
     try:
         # Before its headers are read: what changes later is noticed.
-        state = task.state or _state(path)
+        state = task.state or state_of(path)
         tar = LocalFile(Path(path)) if task.state is None else None
     except OSError as error:
-        problem = Problem("", path, "unreadable_tar", str(error.strerror))
-        yield lambda: Measured(problem, task.given, {})
+        yield partial(_left, task, "", path, "unreadable_tar", str(error.strerror))
         return
     with tar or nullcontext():
-        for sample in tars.samples(path, state[0]):
-            if isinstance(sample, PassedOver):
-                passed.append(sample)
-            else:
-                yield partial(_member, task, tar, state, sample)
-
-
-def _tar_row(
-    task: _Task, tar: Readable | None, state: State, sample: TarSample, image_id: str
-) -> Row | Problem:
-    path, image = str(sample.image), _span(sample.image)
-    text = _span(sample.text) if sample.text else None
-    json = _span(sample.json) if sample.json else None
-    try:
-        if task.recipe.ids == "captions" and sample.json:
-            image_id = tars.given_id(extents.read(sample.json))
-        _require_names(image_id, path)
-        width, height = images.measure(sample.image)
-        spans = [span for span in (image, text, json) if span is not None]
-        xxh3 = fingerprint(tar, spans) if tar else head_of(sample.image)
-    except (BadImageError, CaptionError) as error:
-        return Problem(image_id, path, error.args[0], error.args[1], task.tar)
-    except OSError as error:
-        return Problem(image_id, path, "unreadable", str(error.strerror), task.tar)
-    return Row(
-        image_id,
-        path,
-        width,
-        height,
-        *state,
-        tar_length=len(task.tar),
-        image=image,
-        text=text,
-        json=json,
-        xxh3=xxh3,
-    )
+        for sample in tars.samples(path, state[0], passed):
+            yield partial(_member, task, tar, state, sample)
 
 
 def _id_of_key(task: _Task, key: str) -> str:
@@ -378,10 +318,6 @@ def _id_of_key(task: _Task, key: str) -> str:
         return ""
     base = task.root if task.recipe.ids == "name" else os.path.splitext(task.tar)[0]
     return spelt(f"{base}/{key}", task.root)
-
-
-def _span(part: Part) -> Span:
-    return part.offset, part.size
 
 
 def _require_names(image_id: str, path: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +16,11 @@ import msgspec
 import xxhash
 from msgspec import UNSET
 
-from shardwright.building import finish, inputs, plan, remembered, state
-from shardwright.building.inputs import Found
+from shardwright.building import finish, inputs, plan, remembered, rows, state
 from shardwright.building.outcome import Outcome
-from shardwright.building.plan import Plan, PlanFile
-from shardwright.building.remembered import Remembered
 from shardwright.building.request import Made, Request, describe, load_encoders
-from shardwright.building.state import Destination
+from shardwright.building.summary import BuildSummary
 from shardwright.deriving import announce, captions
-from shardwright.deriving.captions import Captions
 from shardwright.deriving.outcomes import NO_CAPTION
 from shardwright.deriving.settings import device_text
 from shardwright.engine import DeviceEngine, Engine
@@ -48,8 +44,7 @@ from shardwright.shards.format.moving import stage_of
 from shardwright.storage import files
 from shardwright.storage.paths import shown_near
 from shardwright.storage.place import place_at
-from shardwright.storage.urls import Location, is_within, local, location, relative_name
-from shardwright.summary import Count
+from shardwright.storage.urls import is_within, local, location, relative_name
 from shardwright.text import shown
 
 _OTHER = "another --output-dir"
@@ -63,63 +58,71 @@ def planned(
     progress: Progress,
 ) -> tuple[Made, Outcome]:
     """Plan, or find the plan that is there; ``stack`` holds the locks until the end of the run."""
-    output = request.output
+    output, replaces = request.output, place_at(request.output).can_replace
     found = inputs.find(request.inputs, progress)
-    _require_apart(found, output)
+    for each in found:
+        if is_within(output, location(each.path)):  # where the next run would find the shards
+            what = f"is inside {shown(each.path)}, which is an input"
+            raise UsageError(what, path=output, fix="give another --output-dir")
     request, noted = _with_captions(request, progress)
     given = _captions(request)
-    made = load_encoders(request) if devices.is_here else _described(request, devices)
+    if devices.is_here:
+        made = load_encoders(request)
+        device = device_text(devices.names, list(made.encoders.values()))
+    else:  # a worker is asked how components are made
+        with closing(devices.run(describe, [replace(request, loaded={}, ray=None)])) as answers:
+            made = next(answers)
+        device = f"{quantity(len(devices.names), 'workers')} of the cluster"
     if not request.dry_run:
         stack.enter_context(place_at(output).lease())
-    asked, choice, targets = _asked(request, found, made, progress)
-    asked = msgspec.structs.replace(asked, remembered=noted or UNSET)
+    asked, choice, targets = _asked(request, found, made, noted, progress)
     for target in targets:
         if target.folder != output and not request.dry_run:
             stack.enter_context(place_at(target.folder).lease())
-    if devices.is_here:
-        device = device_text(devices.names, list(made.encoders.values()))
-    else:
-        device = f"{quantity(len(devices.names), 'workers')} of the cluster"
-    outcome = Outcome(device, asked, made.used)
-    if request.again is not None:
-        outcome.copied = [component.name for component in request.again.copying.kept]
-        outcome.source = str(request.again.shards.folder)
-    replaces = place_at(output).can_replace
     folder = stage_of(local(output)) if replaces else _temporary(stack)
-    stored, outcome.finished = _stored(request, asked, targets, folder)
+    stored, finished = _stored(request, asked, targets, folder)
+    summary = BuildSummary(dry_run=request.dry_run, output_dir=str(output), device=device)
     places = state.places(targets, stored, request.way)
     known = {} if request.again else state.known(places)
     if stored is not None:
-        outcome.changed = _changed(stored, asked, found, folder, progress)
-        outcome.plan = stored
+        summary.changed_inputs = _changed(stored, asked, progress)
     else:
-        outcome.obstacle = _obstacle(places, asked, request)
+        try:
+            for place in places:
+                state.require_free(place, asked, request.way)
+                state.require_same_kind(place, asked.recipe, asked.made)
+        except (ShardExistsError, ProvenanceError) as error:
+            if not request.dry_run:
+                raise
+            summary.obstacle = str(error)
         if request.dry_run:
             folder = _temporary(stack)
         elif replaces:
             finish.clear(output, places, "")  # or commits of an equal plan would count
-        count = plan.write(found, given, asked.recipe, known, folder, engine, progress)
+        count = rows.write(found, given, asked.recipe, known, folder, engine, progress)
         announce.unused_rows(given, progress)
         announce.odd_buckets(asked.recipe, progress)
         if given is not None:
-            outcome.unused_rows, outcome.caption_rows = given.unused(), given.summed()
-        checksum = plan.checksum(folder)
-        outcome.plan = msgspec.structs.replace(asked, known=count, inputs=checksum)
-    outcome.inputs_folder = folder
+            summary.unused_rows, summary.caption_rows = given.unused(), given.summed()
+        asked = msgspec.structs.replace(asked, known=count, inputs=rows.checksum(folder))
+    # The ids of the samples that are there are needed for the layout, and then no more.
+    starts = [replace(place, begin=replace(place.begin, packed=())) for place in places]
     if request.again is not None:
-        outcome.layout = request.again.layout()
+        summary.copied = [component.name for component in request.again.copying.kept]
+        summary.source = str(request.again.shards.folder)
+        layout: plan.Plan = request.again.layout()
     else:
-        outcome.layout = _layout(request, outcome.plan, choice, places, known, folder, progress)
-    outcome.places = [_without_ids(place) for place in places]
+        parts = ((each.target.part, each.begin) for each in places)
+        there = ((part, i) for part, begin in parts for one in begin.packed for i in one.ids)
+        staying = splits.find_staying(choice.settings.split, choice.groups, there, choice.first_ids)
+        staying.announce(output, request.way, progress)
+        choice = replace(choice, staying=staying)
+        numbers = {place.target.part: place.begin.first_numbers for place in places}
+        layout = plan.read(folder, asked.recipe, choice, known, numbers, Local(cores()), progress)
+    outcome = Outcome(request, stored or asked, summary, folder, starts, layout, finished)
     if stored is None:
-        _require_a_caption(outcome, request)
+        _require_a_caption(outcome)
     return made, outcome
-
-
-def _described(request: Request, devices: DeviceEngine) -> Made:
-    """Ask a worker how components are made."""
-    with closing(devices.run(describe, [replace(request, loaded={}, ray=None)])) as answers:
-        return next(answers)
 
 
 def _temporary(stack: ExitStack) -> Path:
@@ -128,16 +131,16 @@ def _temporary(stack: ExitStack) -> Path:
 
 
 def _stored(
-    request: Request, asked: PlanFile, targets: Sequence[Target], folder: Path
-) -> tuple[PlanFile | None, bool]:
+    request: Request, asked: plan.PlanFile, targets: Sequence[Target], folder: Path
+) -> tuple[plan.PlanFile | None, bool]:
     """Give the stored plan, if it is the one that is asked for; and whether it is finished.
 
     ``folder`` is the local folder of its inputs.
     """
-    output = request.output
+    output, replaces = request.output, place_at(request.output).can_replace
     try:
         stored = state.load_plan(output)
-        if stored is not None and not place_at(output).can_replace:
+        if stored is not None and not replaces:
             with suppress(FileNotFoundError):  # reported as damage
                 state.fetch_inputs(output, stored, folder)
         if stored is not None and state.is_interrupted(output):
@@ -147,83 +150,78 @@ def _stored(
         if request.way != "overwrite":
             raise
         return None, False  # it starts over
-    if stored and _is_finished(stored, asked, targets, request.way, folder):
+    if stored is None:
+        return None, False
+    # Never with --append: it looks again at all that is not in the shards, which may be fixed now.
+    # And one that found nothing new has written down other inputs.
+    if (
+        request.way is None
+        and stored.listings == asked.listings
+        and not state.changes(stored, asked)
+        and any(state.has_run(target.folder, stored.digest) for target in targets)
+        and rows.checksum(folder) == stored.inputs
+    ):
         return stored, True
-    if stored and stored.append and not (place_at(output).can_replace or request.dry_run):
+    if stored.append and not (replaces or request.dry_run):
         finish.end(output, (), stored)  # what a kill in the last moment has left
     return None, False
 
 
-def _require_a_caption(outcome: Outcome, request: Request) -> None:
+def _require_a_caption(outcome: Outcome) -> None:
     """Raise if all images lack a caption; nothing of the plan is kept then."""
+    output = outcome.request.output
     left = [each for each in outcome.layout.left if each.reason == NO_CAPTION]
     if left and len(left) == outcome.inputs:
-        if place_at(request.output).can_replace and not request.dry_run:
-            finish.clear(request.output, outcome.places, "", keep=())
+        if place_at(output).can_replace and not outcome.request.dry_run:
+            finish.clear(output, outcome.places, "", keep=())
         what = f"has no caption ({left[0].detail}), and no other image has one"
         fix = "give --captions FILE, or write name.txt beside name.jpg"
-        raise InputMissingError(what, path=left[0].image_path, fix=fix)
+        raise InputMissingError(what, path=left[0].path, fix=fix)
 
 
-def _without_ids(place: Destination) -> Destination:
-    """Forget the ids of the samples that are there, which the layout was made from."""
-    return replace(place, begin=replace(place.begin, packed=()))
-
-
-def _require_apart(found: Sequence[Found], output: Location) -> None:
-    """Raise if the shards would lie among the inputs, where the next run would find them."""
-    for each in found:
-        if is_within(output, location(each.path)):
-            what = f"is inside {shown(each.path)}, which is an input"
-            raise UsageError(what, path=output, fix="give another --output-dir")
-
-
-def _with_captions(request: Request, progress: Progress) -> tuple[Request, list[Remembered]]:
+def _with_captions(
+    request: Request, progress: Progress
+) -> tuple[Request, list[remembered.Remembered]]:
     """Complete a request by the captions file of earlier builds; give what is to be noted of it."""
     output, given = request.output, request.captions
     known = remembered.noted(state.latest(output)) if request.way else []
-    found = remembered.in_force(known, request.inputs, output)
+    found = [old for old in known if any(old.is_for(each, output) for each in request.inputs)]
+    noted = [] if request.forget_captions else found
     if given is not None:
-        new = [Remembered.of(given, each, output) for each in request.inputs]
-        found = [old for old in known if any(old.is_for(each, output) for each in request.inputs)]
-        return request, [*_kept(request, known, found), *new]
-    if request.forget_captions:
-        return request, _kept(request, known, found)
-    if found:
-        given = remembered.file_of(found, output)
+        noted = [remembered.Remembered.of(given, each, output) for each in request.inputs]
+    elif noted:
+        given = remembered.file_of(noted, output)
         progress.say(f"captions: {shown_near(str(given))}, as in the last build")
-    elif known:
+    elif known and not request.forget_captions:
         before = remembered.spelt(known, output)
         progress.say(f"captions: none given; the last build read {before}")
-    return replace(request, captions=given), known if request.way == "append" else found
+    others = [each for each in known if each not in found] if request.way == "append" else []
+    return replace(request, captions=given), [*others, *noted]
 
 
-def _kept(
-    request: Request, known: Sequence[Remembered], going: Sequence[Remembered]
-) -> list[Remembered]:
-    return [each for each in known if each not in going] if request.way == "append" else []
-
-
-def _captions(request: Request) -> Captions | None:
-    if request.captions is None:
-        if request.recipe.ids == "captions" and request.again is None:
-            fix = "give the file with image_id"
-            raise UsageError("--ids captions without --captions", fix=fix)
-        return None
-    return captions.read(request.captions, request.inputs[0], request.recipe)
+def _captions(request: Request) -> captions.Captions | None:
+    if request.captions is not None:
+        return captions.read(request.captions, request.inputs[0], request.recipe)
+    if request.recipe.ids == "captions" and request.again is None:
+        raise UsageError("--ids captions without --captions", fix="give the file with image_id")
+    return None
 
 
 def _asked(
-    request: Request, found: Sequence[Found], made: Made, progress: Progress
-) -> tuple[PlanFile, Choice, list[Target]]:
+    request: Request,
+    found: Sequence[inputs.Found],
+    made: Made,
+    noted: list[remembered.Remembered],
+    progress: Progress,
+) -> tuple[plan.PlanFile, Choice, list[Target]]:
     """Give the plan that is asked for, without its inputs; and the folders of its parts."""
-    output, way = request.output, request.way
+    output, way, again = request.output, request.way, request.again
     split, targets = find_targets(output, request.settings, way, request.given)
     settings = msgspec.structs.replace(request.settings, split=split)
     earlier = start.current_run(target.folder for target in targets)
     if way is not None and earlier is not None:
         settings = _chosen_as(earlier, settings, request)
-    choice, again, given = Choice(settings, request.recipe.selection), request.again, None
+    choice, given = Choice(settings, request.recipe.selection), None
     if again is None:
         ways = with_layout("--overwrite", earlier.settings if earlier else None)
         choice = read_lists(settings, output, ways if place_at(output).can_replace else _OTHER)
@@ -233,19 +231,20 @@ def _asked(
         announce_kept(flags, last, choice.settings, targets, progress)
     if request.captions is not None:
         data = xxhash.xxh3_64_hexdigest(files.read(request.captions))
-        given = [relative_name(request.captions, request.output), data]
-    asked = PlanFile(
+        given = [relative_name(request.captions, output), data]
+    asked = plan.PlanFile(
         settings=choice.settings,
         recipe=request.recipe,
         made=made.entries,
         listings=[inputs.listing(each) for each in found],
         at=os.getcwd(),
         captions=given,
-        append=request.way == "append",
+        append=way == "append",
         sha256=request.sha256,
-        source=again.source(request.output) if again else None,
+        source=again.source(output) if again else None,
         components=again.components if again else None,
-        groups=(None if again else splits.checksum(split, request.output)) or UNSET,
+        groups=(None if again else splits.checksum(split, output)) or UNSET,
+        remembered=noted or UNSET,
     )
     return asked, choice, targets
 
@@ -276,70 +275,14 @@ def _chosen_as(earlier: Run | Unfinished, own: PackSettings, request: Request) -
     return settings
 
 
-def _is_finished(
-    stored: PlanFile, asked: PlanFile, targets: Sequence[Target], way: str | None, folder: Path
-) -> bool:
-    """Whether the build that is asked for has been done, and nothing has changed since.
-
-    Never with --append: it looks again at all that is not in the shards, which may be fixed now.
-    """
-    if way is not None or stored.listings != asked.listings:
-        return False
-    if state.changes(stored, asked):
-        return False
-    if not any(state.has_run(target.folder, stored.digest) for target in targets):
-        return False
-    # An --append that found nothing new has written down other inputs.
-    return plan.checksum(folder) == stored.inputs
-
-
-def _changed(
-    stored: PlanFile, asked: PlanFile, found: Sequence[Found], folder: Path, progress: Progress
-) -> dict[str, dict[str, Count]]:
-    """Say what has changed in the inputs since the plan was made; the plan stays as it is."""
-    before = {listing.path: listing for listing in stored.listings}
-    now = zip(found, asked.listings, strict=True)
-    changed = [each for each, listing in now if listing != before.get(listing.path)]
-    if not changed:
-        return {}
-    counted = inputs.differences(changed, plan.rows(folder))
-    for path, counts in counted.items():
-        listed = "; ".join(
-            f"{quantity(count.count, 'files')} {kind}, for example {shown(count.example)}"
-            for kind, count in counts.items()
-        )
-        progress.warn(
-            f"{shown(path)}: changed since the plan was made ({listed}); going on with the "
-            "plan. To add what is new, run it with --append afterwards"
-        )
-    return counted
-
-
-def _obstacle(places: Sequence[Destination], asked: PlanFile, request: Request) -> str | None:
-    """Raise if the build cannot begin in one of its places; under dry_run, say why."""
-    try:
-        for place in places:
-            state.require_free(place, asked, request.way)
-            state.require_same_kind(place, asked.recipe, asked.made)
-    except (ShardExistsError, ProvenanceError) as error:
-        if not request.dry_run:
-            raise
-        return str(error)
-    return None
-
-
-def _layout(
-    request: Request,
-    asked: PlanFile,
-    choice: Choice,
-    places: Sequence[Destination],
-    known: Collection[str],
-    folder: Path,
-    progress: Progress,
-) -> Plan:
-    numbers = {place.target.part: place.begin.first_numbers for place in places}
-    there = ((each.target.part, i) for each in places for one in each.begin.packed for i in one.ids)
-    staying = splits.find_staying(choice.settings.split, choice.groups, there, choice.first_ids)
-    staying.announce(request.output, request.way, progress)
-    choice = replace(choice, staying=staying)
-    return plan.read(folder, asked.recipe, choice, known, numbers, Local(cores()), progress)
+def _changed(stored: plan.PlanFile, asked: plan.PlanFile, progress: Progress) -> dict[str, str]:
+    """Say which inputs have changed since the plan was made; the plan stays as it is."""
+    before, found = {listing.path: listing for listing in stored.listings}, {}
+    for now in asked.listings:
+        if now != before[now.path]:
+            found[now.path] = f"{before[now.path].counts} before, {now.counts} now"
+            progress.warn(
+                f"{shown(now.path)}: changed since the plan was made ({found[now.path]}); going on "
+                "with the plan. To add what is new, run it with --append afterwards"
+            )
+    return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwright import encoders
-from shardwright.building.again import Again
+from shardwright.building.from_shards import Again
 from shardwright.deriving.choices import choices, load
 from shardwright.encoders.base import DTYPES, Encoder, Options, PictureWriter
 from shardwright.engine import DONE, Done
@@ -16,7 +16,6 @@ from shardwright.recipes import Component, Recipe, RecipeFile
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.storage.urls import Location
 from shardwright.store import provenance
-from shardwright.store.provenance import Entry
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Request:
     output: Location
     file: RecipeFile
     recipe: Recipe  # complete
-    made: Mapping[str, Entry]  # how the samples were made that are there already
+    made: Mapping[str, provenance.Entry]  # how the samples were made that are there already
     encoders: encoders.Choice
     loaded: dict[Any, Any]  # what encoders share
     devices: tuple[str, ...]
@@ -57,20 +56,15 @@ class Made:
     """The encoders of a run, and what their arrays depend on."""
 
     encoders: Mapping[Component, Encoder | PictureWriter]
-    entries: dict[str, Entry]
+    entries: dict[str, provenance.Entry]
     dtypes: Mapping[str, str | None]
-
-    @property
-    def used(self) -> dict[str, dict[str, Any]]:
-        """Give the settings of each component."""
-        return {name: entry.settings for name, entry in self.entries.items()}
 
 
 def describe(device: str, requests: Iterator[Request]) -> Iterator[Made | Done]:
     """Do in a worker what ``load_encoders`` does: only there a GPU may be."""
     for request in requests:
         made = load_encoders(replace(request, devices=(device,)))
-        chosen = {name: made.used[name].get("dtype") for name in made.dtypes}
+        chosen = {name: made.entries[name].settings.get("dtype") for name in made.dtypes}
         # The same for all workers, whatever each would choose.
         dtypes = {name: dtype if dtype in DTYPES else None for name, dtype in chosen.items()}
         yield Made({}, made.entries, dtypes)

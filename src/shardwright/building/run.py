@@ -9,22 +9,13 @@ from functools import partial
 import msgspec
 import xxhash
 
-from shardwright.building import built, finish, ledger, state
-from shardwright.building.commits import FOLDER, StagedCommits
-from shardwright.building.direct import DirectCommits, TakenOverError
-from shardwright.building.outcome import (
-    Outcome,
-    announce_plan,
-    predict,
-    require_complete,
-    summarize,
-)
-from shardwright.building.plan import Plan
+from shardwright.building import finish, state
+from shardwright.building.commits import FOLDER, Commits, DirectCommits, TakenOverError
+from shardwright.building.outcome import Outcome, announce_plan, predict, save_ledger, summarize
 from shardwright.building.planning import planned
 from shardwright.building.request import Made, Request
-from shardwright.building.shard import Builder
 from shardwright.building.summary import BuildSummary
-from shardwright.building.work import Work
+from shardwright.building.work import Builder, Work
 from shardwright.comparing.parts import find_copies
 from shardwright.deriving.choices import view_of
 from shardwright.deriving.making import Making
@@ -78,14 +69,14 @@ def run(request: Request, progress: Progress, tries: int = _TRIES) -> BuildSumma
             return run(request, progress, tries)  # another has just begun, perhaps the same
         if outcome.finished:
             outcome.entries = finish.entries(outcome.places)
-            require_complete(outcome)
             if not request.dry_run:
                 # What a kill in the last moment has left.
                 finish.clear(output, outcome.places, outcome.plan.digest)
-            return summarize(outcome, output, request.dry_run, started)
+            return summarize(outcome, started)
         announce_plan(outcome, progress)
-        builder = _builder(request, devices, made, outcome)
-        kept = _kept(builder, outcome.layout)
+        builder = _builder(devices, made, outcome)
+        found = builder.commits.found(outcome.layout.shards)  # by an interrupted run
+        kept = {n: commit.shard.bytes for n, commit in found.items() if commit.shard}
         if outcome.layout.shards and not request.ignore_space:
             try:
                 needed = outcome.bytes_needed - sum(kept.values())
@@ -93,31 +84,35 @@ def run(request: Request, progress: Progress, tries: int = _TRIES) -> BuildSumma
             except NoSpaceError as error:
                 if not request.dry_run:
                     raise
-                outcome.obstacle = outcome.obstacle or str(error)
+                outcome.summary.obstacle = outcome.summary.obstacle or str(error)
         if request.dry_run:
-            outcome.kept = len(kept)
+            outcome.summary.kept_shards = len(kept)
             if devices.is_here:
                 predict(outcome, builder, devices.names, kept.keys(), progress)
         elif outcome.layout.shards:
             try:
-                _build(request, devices, builder, outcome, progress)
+                _build(devices, builder, outcome, progress)
             except (SourceChangedError, AbortedUploadError) as error:
-                digest = outcome.plan.digest
-                if any(state.has_run(place.folder, digest) for place in outcome.places):
+                if _has_run(outcome):
                     progress.say("another process has finished this build")
                 elif not tries or not isinstance(error, TakenOverError | AbortedUploadError):
                     raise
                 return run(request, progress, tries - 1)
         else:
-            ledger.save(output, outcome.left)
+            save_ledger(outcome)
             if outcome.plan.append:
                 for place in outcome.places:
                     finish.remember(place.folder, outcome.plan)
                 finish.end(output, outcome.places, outcome.plan)
-        summary = summarize(outcome, output, request.dry_run, started)
+        summary = summarize(outcome, started)
         if summary.parts and not request.dry_run:
             summary.copies = find_copies(output, progress)
         return summary
+
+
+def _has_run(outcome: Outcome) -> bool:
+    """Whether another process has published the plan in one of its places."""
+    return any(state.has_run(place.folder, outcome.plan.digest) for place in outcome.places)
 
 
 def _engines(request: Request, stack: ExitStack, progress: Progress) -> tuple[Engine, DeviceEngine]:
@@ -136,9 +131,9 @@ def _digest(recipe: Recipe) -> str:
     return xxhash.xxh3_64_hexdigest(msgspec.json.encode(recipe, order="sorted"))
 
 
-def _builder(request: Request, devices: DeviceEngine, made: Made, outcome: Outcome) -> Builder:
+def _builder(devices: DeviceEngine, made: Made, outcome: Outcome) -> Builder:
     """Give what each device does."""
-    asked, places = outcome.plan, outcome.places
+    request, asked, places = outcome.request, outcome.plan, outcome.places
     recipe, count, layout = asked.recipe, len(devices.names), outcome.layout
     typical = layout.samples // max(1, len(layout.shards))  # samples of a shard
     several = count > 1 or not devices.is_here
@@ -165,98 +160,57 @@ def _builder(request: Request, devices: DeviceEngine, made: Made, outcome: Outco
         loaded={} if several else made.encoders,
     )
     following = {component: view for component, view in views.items() if component.follows_picture}
-    kind = StagedCommits if place_at(request.output).can_replace else DirectCommits
-    commits = kind(
-        asked.digest,
-        state.plan_folder(request.output, asked.digest),
-        {place.target.part: place.folder for place in places},
-    )
+    kind = Commits if place_at(request.output).can_replace else DirectCommits
+    folder = state.plan_folder(request.output, asked.digest)
+    commits = kind(asked.digest, folder, {place.target.part: place.folder for place in places})
     return Builder(
         making,
         Results(recipe, following, keeps=False),
         commits,
         asked.sha256 or any(place.has_sha256 for place in places),
-        pictures=outcome.layout.samples // count if views else 0,
+        pictures=layout.samples // count if views else 0,
     )
 
 
-def _kept(builder: Builder, layout: Plan) -> dict[int, int]:
-    """Give the bytes of the shards that an interrupted run has finished, by their tasks."""
-    found = builder.commits.found(layout.shards)
-    return {number: commit.shard.bytes for number, commit in found.items() if commit.shard}
-
-
-def _finished(work: Work, builder: Builder, layout: Plan) -> str:
+def _finished(work: Work, builder: Builder, outcome: Outcome) -> str:
     """Count the shards that the next run will find, of some of which no message has come."""
     heard = sum(not commit.is_doubtful for commit in work.commits.values())
     if place_at(builder.commits.folder).reads_are_requests:  # it may be out of reach
         return f"at least {quantity(heard, 'shards')}"
-    others = [shard for shard in layout.shards if shard.number not in work.commits]
+    others = [shard for shard in outcome.layout.shards if shard.number not in work.commits]
     return quantity(heard + len(builder.commits.found(others)), "shards")
 
 
-def _build(
-    request: Request,
-    devices: DeviceEngine,
-    builder: Builder,
-    outcome: Outcome,
-    progress: Progress,
-) -> None:
+def _build(devices: DeviceEngine, builder: Builder, outcome: Outcome, progress: Progress) -> None:
     """Make all shards, then publish them."""
-    output, asked, places = request.output, outcome.plan, outcome.places
-    planned = {shard.part for shard in outcome.layout.shards}
-    parts = {part: asked.digest for part in planned if part is not None}
+    request, asked, places = outcome.request, outcome.plan, outcome.places
+    output, again = request.output, request.again
     files.make_folder(builder.commits.folder / FOLDER)
     for folder in dict.fromkeys([output, *(place.folder for place in places)]):
         if place_at(folder).can_replace:
             sync_stage(local(folder))
     state.save_plan(output, asked, outcome.inputs_folder)
     try:
-        finish.begin(places, asked, parts)
+        finish.begin(outcome)
     except LockedError:
-        if not any(state.has_run(place.folder, asked.digest) for place in places):
+        if not _has_run(outcome):
             finish.clear(output, (), asked.digest, keep=())
         raise
     work = Work(builder, devices, outcome.layout, asked.settings, progress)
     try:
         outcome.commits = work.run({p.target.part: p.begin.first_numbers for p in places})
     except KeyboardInterrupt as interrupt:
-        done = _finished(work, builder, outcome.layout)
+        done = _finished(work, builder, outcome)
         interrupt.add_note(f"{done} finished; run the same command to continue")
         raise
-    except TooManyFailuresError as error:
-        fix = (
-            "fix the cause and run the same command again, which keeps the finished shards; then "
-            "add images that you replaced with --append"
-        )
-        raise TooManyFailuresError(error.what, path=error.path, fix=fix) from error
-    except NoSpaceError as error:
+    except (TooManyFailuresError, NoSpaceError) as error:
         fix = "make room and run the same command again, which keeps the finished shards"
-        raise NoSpaceError(error.what, path=error.path, fix=fix) from error
-    outcome.report, outcome.kept = work.report, work.kept
+        if isinstance(error, TooManyFailuresError):
+            fix = (
+                "fix the cause and run the same command again, which keeps the finished shards; "
+                "then add images that you replaced with --append"
+            )
+        raise type(error)(error.what, path=error.path, fix=fix) from error
+    outcome.report, outcome.summary.kept_shards = work.report, work.kept
     builder.commits.finalize()
-    progress.phase("publish", len(places), "folders")
-    left = outcome.left
-    ledger.save(output, left)
-    counts = (outcome.inputs, ledger.counts(left))
-    empties = {**(request.again.empties if request.again else {}), **work.empties}
-    paths_of = {
-        p.target.part: finish.numbered(p, outcome.layout.shards, outcome.commits) for p in places
-    }
-    parts = {part: asked.digest for part, paths in paths_of.items() if part and paths}
-    for place in places:
-        paths = paths_of[place.target.part]
-        copied = request.again.shards.images(place.target.part) if request.again else ()
-        outcome.entries[place.target.part] = finish.finish(
-            place, asked, paths, outcome.commits, counts, empties, parts, copied
-        )
-        progress.advance(1)
-    if asked.append:
-        before = (
-            image
-            for place in places
-            for image in built.load(place.folder, [run.plan for run in place.begin.base.runs])
-        )
-        new = (image for commit in outcome.commits.values() for image in commit.images)
-        outcome.repeated = built.repeated(new, before)
-    finish.end(output, places, asked)
+    finish.publish_all(outcome, {**(again.empties if again else {}), **work.empties}, progress)

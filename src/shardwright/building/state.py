@@ -10,9 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from shardwright.building import built
-from shardwright.building.built import Built
-from shardwright.building.plan import INPUTS_NAME, PLAN_NAME, PlanFile, checksum
+from shardwright.building import built, rows
+from shardwright.building.plan import PLAN_NAME, PlanFile
 from shardwright.errors import (
     DamageError,
     LockedError,
@@ -29,7 +28,6 @@ from shardwright.recipes import Recipe
 from shardwright.recipes.compare import differences
 from shardwright.shards.format import consistency, manifest, records
 from shardwright.shards.format.again import with_layout
-from shardwright.shards.format.manifest import Manifest, Run, Unfinished
 from shardwright.shards.format.moving import stage_of
 from shardwright.shards.format.names import existing_buckets
 from shardwright.shards.format.parts import parts_of, top_folder
@@ -39,11 +37,9 @@ from shardwright.storage.paths import joined
 from shardwright.storage.place import Place, place_at
 from shardwright.storage.urls import Location
 from shardwright.store import provenance
-from shardwright.store.provenance import Entry
 
 _OTHER = "another --output-dir"
 _CHUNK = 1 << 23
-_ADD, _REPLACE = "give --append to add what is new", ", --overwrite to replace all"
 
 
 @dataclass(frozen=True)
@@ -76,21 +72,18 @@ def current_folder(output: Location) -> Location | None:
     """Give the folder of the plan of the last build, which may not have finished."""
     if place_at(output).can_replace:
         return stage_of(output)
-    for folder in _folders(output):
-        last = manifest.load_unfinished(folder) or _last_run(folder)
-        if last is not None and last.is_build:
-            return plan_folder(output, last.plan)
-    return None
+    last = latest(output)
+    return plan_folder(output, last.plan) if last is not None and last.is_build else None
 
 
-def _last_run(folder: Location) -> Run | None:
-    done = manifest.load_manifest(folder)
-    return done.runs[-1] if done else None
-
-
-def latest(output: Location) -> Run | Unfinished | None:
+def latest(output: Location) -> manifest.Run | manifest.Unfinished | None:
     """Give the last run into a folder or its parts, which may not have finished."""
     return start.current_run(_folders(output))
+
+
+def _folders(output: Location) -> list[Location]:
+    """Give the output folder, and the parts below it if it is split."""
+    return [output, *parts_of(output).values()]
 
 
 def load_plan(output: Location) -> PlanFile | None:
@@ -123,26 +116,21 @@ def fetch_inputs(output: Location, plan: PlanFile, inputs: Path) -> None:
 
 
 def _copy(source: Place, target: Place) -> None:
-    with source.open(INPUTS_NAME) as file, target.create(INPUTS_NAME) as copy:
+    with source.open(rows.INPUTS_NAME) as file, target.create(rows.INPUTS_NAME) as copy:
         for start in range(0, file.size, _CHUNK):
             check()
             copy.put(file.pread(start, _CHUNK))
         copy.seal(file.size)
-    target.publish(INPUTS_NAME)
-
-
-def _folders(output: Location) -> list[Location]:
-    """Give the output folder, and the parts below it if it is split."""
-    return [output, *parts_of(output).values()]
+    target.publish(rows.INPUTS_NAME)
 
 
 def is_interrupted(output: Location) -> bool:
     """Whether a build was interrupted here."""
-    notes = map(manifest.load_unfinished, _folders(output))
-    return any(note is not None and note.is_build for note in notes)
+    last = latest(output)
+    return isinstance(last, manifest.Unfinished) and last.is_build
 
 
-def before(output: Location, way: str | None) -> tuple[Recipe | None, dict[str, Entry]]:
+def before(output: Location, way: str | None) -> tuple[Recipe | None, dict[str, provenance.Entry]]:
     """Give the recipe and the settings of the shards that are there, or of an interrupted build.
 
     Raise if a plan is damaged, unless it is replaced; and if there is no telling how shards were
@@ -159,7 +147,7 @@ def before(output: Location, way: str | None) -> tuple[Recipe | None, dict[str, 
         with suppress(*later):
             if (done := manifest.load_manifest(folder)) is not None and done.shards:
                 made = provenance.settings_in(done.runs[-1].provenance)
-                return done.samples_of(), {n: Entry(s, "") for n, s in made.items()}
+                return done.samples_of(), {n: provenance.Entry(s, "") for n, s in made.items()}
     return None, {}
 
 
@@ -167,9 +155,7 @@ def changes(stored: PlanFile, asked: PlanFile) -> list[str]:
     """Say in what the plan that is asked for differs from the one that is stored."""
     found = [f"{name} was {old} and is {new}" for name, old, new in _changed_flags(stored, asked)]
     found += differences(stored.recipe, asked.recipe)
-    settings = {name: entry.settings for name, entry in asked.made.items()}
-    earlier = {name: entry.settings for name, entry in stored.made.items()}
-    return [*found, *filter(None, [provenance.differences(earlier, settings)[1]])]
+    return [*found, *filter(None, [provenance.differences(stored.used, asked.used)[1]])]
 
 
 def require_same(output: Location, stored: PlanFile, asked: PlanFile, inputs: Path) -> None:
@@ -186,8 +172,8 @@ def require_same(output: Location, stored: PlanFile, asked: PlanFile, inputs: Pa
         what = f"holds an interrupted build with other settings ({listed})"
         over = "" if asked.source else "give --overwrite to start over, "
         raise UsageError(what, path=output, fix=f"run it as before, {over}or give {_OTHER}")
-    if checksum(inputs) != stored.inputs:
-        path = plan_folder(output, stored.digest) / INPUTS_NAME
+    if rows.checksum(inputs) != stored.inputs:
+        path = plan_folder(output, stored.digest) / rows.INPUTS_NAME
         what = "is damaged" if path.is_file() else "is missing"
         over = "build again with --overwrite"
         fix = over if place_at(output).can_replace and not asked.source else _delete(output)
@@ -220,12 +206,8 @@ def _inputs(stored: PlanFile, asked: PlanFile) -> tuple[str, str]:
     """Give the inputs as they were given; or where they are, if the same words name others."""
     old, new = ([listing.path for listing in plan.listings] for plan in (stored, asked))
     if old == new:
-        old, new = ([_at(plan.at, path) for path in old] for plan in (stored, asked))
+        old, new = ([joined(plan.at, path) for path in old] for plan in (stored, asked))
     return ", ".join(old), ", ".join(new)
-
-
-def _at(folder: str, path: str) -> str:
-    return joined(folder, path)
 
 
 def _spelt(value: object) -> str:
@@ -243,8 +225,7 @@ def places(
 
     A new plan may equal the last one, with --overwrite; then nothing of it is done yet.
     """
-    over = way == "overwrite" and stored is None
-    found = []
+    over, found = way == "overwrite" and stored is None, []
     for target in targets:
         finished = stored is not None and has_run(target.folder, stored.digest)
         begin = _before_last(target.folder, way) if finished else _start(target.folder, way, over)
@@ -275,16 +256,15 @@ def _start(folder: Location, way: str | None, over: bool) -> Start:
         return start.fresh(folder, overwrite=True, only=[])
     note = manifest.load_unfinished(folder)
     if note is not None and note.is_build:
-        base = note.base or Manifest(runs=[], shards=[])
+        base = note.base or manifest.Manifest(runs=[], shards=[])
         return start.after(folder, base, note.append, note)
-    if way == "append":
-        if note is not None:  # its shards are there already, and in no manifest
-            ways = ("--resume", "--overwrite")
-            resume, again = (with_layout(each, note.settings) for each in ways)
-            fix = f"finish it with shardwright pack {resume}, or give {again}"
-            raise UsageError("its last run was an interrupted pack", path=folder, fix=fix)
-        return start.append(folder)
-    return start.fresh(folder, overwrite=way == "overwrite", only=[])
+    if way != "append":
+        return start.fresh(folder, overwrite=way == "overwrite", only=[])
+    if note is not None:  # its shards are there already, and in no manifest
+        resume, again = (with_layout(each, note.settings) for each in ("--resume", "--overwrite"))
+        fix = f"finish it with shardwright pack {resume}, or give {again}"
+        raise UsageError("its last run was an interrupted pack", path=folder, fix=fix)
+    return start.append(folder)
 
 
 def known(places: Sequence[Destination]) -> dict[str, bytes]:
@@ -300,18 +280,15 @@ def known(places: Sequence[Destination]) -> dict[str, bytes]:
             for image_id, path in each.items():
                 line = images.get(image_id)
                 if line is None or built.decode(line).path != path:  # its shard was written again
-                    line = Built(image_id, path).line
+                    line = built.Built(image_id, path).line
                 found[image_id] = line
     return found
 
 
 def _paths(folder: Location, shard: Packed) -> dict[str, str]:
     """Give the paths of the images of a shard, by their ids; blank where not on record."""
-    found = dict.fromkeys(shard.ids, "")
-    if shard.entry.records_xxh3:
-        lines = records.load(folder, shard.entry.path, shard.entry.records_xxh3)
-        found |= {r["image_id"]: r.get("image_path") or "" for r, _ in lines}
-    return found
+    lines = records.load(folder, shard.entry.path, shard.entry.records_xxh3 or "")
+    return {record["image_id"]: record.get("image_path") or "" for record, _ in lines}
 
 
 def require_free(place: Destination, plan: PlanFile, way: str | None) -> None:
@@ -320,15 +297,16 @@ def require_free(place: Destination, plan: PlanFile, way: str | None) -> None:
     if way is None:
         there += existing(place.folder, existing_buckets(place.folder))
     if there:
-        over = _REPLACE if place_at(place.folder).can_replace else ""
-        raise ShardExistsError(
-            "already exists, so nothing was written",
-            path=there[0],
-            fix=f"give {_OTHER}" if plan.source else f"{_ADD}{over}, or {_OTHER}",
-        )
+        over = ", --overwrite to replace all" if place_at(place.folder).can_replace else ""
+        add = f"give --append to add what is new{over}, or {_OTHER}"
+        fix = f"give {_OTHER}" if plan.source else add
+        what = "already exists, so nothing was written"
+        raise ShardExistsError(what, path=there[0], fix=fix)
 
 
-def require_same_kind(place: Destination, recipe: Recipe, made: Mapping[str, Entry]) -> None:
+def require_same_kind(
+    place: Destination, recipe: Recipe, made: Mapping[str, provenance.Entry]
+) -> None:
     """Raise if samples would lie beside others that were made with other settings."""
     base = place.begin.base
     if not base.shards:

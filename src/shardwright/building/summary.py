@@ -24,21 +24,21 @@ class BuildSummary(Summary):
     sums of their counts.
     """
 
-    inputs: int
-    written_samples: int  # by this plan, also in runs that were interrupted
-    already_there: int  # in shards of earlier builds
-    left_out: dict[str, Count]  # by reason; the ledger lists each of them
-    not_chosen: dict[str, Count]  # by the condition that they fail, or the limit
-    failed: int  # of those left out: all but what the recipe's limits leave out
-    written_shards: int
-    written_bytes: int  # an estimate under dry_run
-    kept_shards: int  # shards that an interrupted run of the same plan had finished
+    inputs: int = 0
+    written_samples: int = 0  # by this plan, also in runs that were interrupted
+    already_there: int = 0  # in shards of earlier builds
+    left_out: dict[str, Count] = field(default_factory=dict)  # by reason; the ledger lists them
+    not_chosen: dict[str, Count] = field(default_factory=dict)  # by what they fail, or the limit
+    failed: int = 0  # of those left out: all but what the recipe's limits leave out
+    written_shards: int = 0
+    written_bytes: int = 0  # an estimate under dry_run
+    kept_shards: int = 0  # shards that an interrupted run of the same plan had finished
     dry_run: bool
     output_dir: str
-    ledger: str | None  # the file that lists what is left out
-    buckets: dict[str, BucketSummary]  # over all parts
-    parts: dict[str, PartSummary]  # of a split
-    components: dict[str, dict[str, Any]]  # the settings that each is made with
+    ledger: str | None = None  # the file that lists what is left out
+    buckets: dict[str, BucketSummary] = field(default_factory=dict)  # over all parts
+    parts: dict[str, PartSummary] = field(default_factory=dict)  # of a split
+    components: dict[str, dict[str, Any]] = field(default_factory=dict)  # the settings of each
     copied: list[str] = field(default_factory=list)  # components of --from that stay as they are
     source: str | None = None  # the shards of --from
     truncated: dict[str, Truncated] = field(default_factory=dict)  # by component
@@ -46,9 +46,9 @@ class BuildSummary(Summary):
     unapplied_profiles: dict[str, Count] = field(default_factory=dict)  # of colour
     unused_rows: dict[str, Count] = field(default_factory=dict)  # of --captions, by reason
     caption_rows: CaptionRows | None = None  # of --captions, if this run made the plan
-    changed_inputs: dict[str, dict[str, Count]] = field(default_factory=dict)  # since the plan
+    changed_inputs: dict[str, str] = field(default_factory=dict)  # since the plan: how many now
     under_other_ids: Count | None = None  # of the written: images that were there under others
-    free_bytes: int | None  # None at a URL
+    free_bytes: int | None = None  # None at a URL
     obstacle: str | None = None  # what would stop the run, under dry_run
     seconds_needed: float | None = None  # about, under dry_run
     device: str

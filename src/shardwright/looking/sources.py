@@ -14,8 +14,7 @@ from shardwright.looking.stores import StoreSource
 from shardwright.progress import Progress
 from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.store.folders import is_store
-from shardwright.store.places import find_recipe
-from shardwright.store.store import Store
+from shardwright.store.store import Store, find_recipe
 from shardwright.validate import as_text
 from shardwright.verifying.folder import is_shard_folder
 

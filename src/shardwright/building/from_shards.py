@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -16,36 +17,30 @@ import xxhash
 
 from shardwright.buckets import Bucket
 from shardwright.building import built
-from shardwright.building.copying import Copying, CopyPlan
 from shardwright.building.plan import Plan, Shard
+from shardwright.building.samples import Copying, FromShard, Inputs
 from shardwright.deriving.choices import fit_of
 from shardwright.errors import DamageError, InputMissingError, ProvenanceError, UsageError
 from shardwright.interrupts import check
-from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile, require_valid
+from shardwright.packing.choice import FLAGS
+from shardwright.recipes import Component, Recipe, RecipeFile, require_valid
 from shardwright.recipes.compare import bucket_changes, changes
 from shardwright.recipes.file import shipped
 from shardwright.shards.format import manifest
 from shardwright.shards.format.empty import empty_folder
-from shardwright.shards.format.manifest import (
-    IdsFile,
-    Manifest,
-    PackSettings,
-    ShardEntry,
-)
 from shardwright.shards.format.names import shard_number
 from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.storage import files
 from shardwright.storage.pieces import COPY
 from shardwright.storage.urls import Location, is_within, joined, relative_name
 from shardwright.store import provenance
-from shardwright.store.provenance import Entry, Settings
 from shardwright.validate import require_known
 
 _GIVE = "give the folder of finished shards"
 _IMAGES = "build from the images"
 
 
-def require_alone(given: Mapping[str, object]) -> None:
+def require_alone(**given: object) -> None:
     """Raise if there is an argument that would choose other samples, or from elsewhere."""
     for name, value in given.items():
         if value is not None and value is not False and value != () and value != []:
@@ -60,25 +55,20 @@ class Shards:
 
     folder: Path
     folders: Mapping[str | None, Path]  # by part
-    manifests: Mapping[str | None, Manifest]
+    manifests: Mapping[str | None, manifest.Manifest]
 
     @property
     def recipe(self) -> Recipe:
         """Give the recipe of the samples."""
-        done = next(iter(self.manifests.values()))
-        recipe = done.samples_of()
-        if recipe is not SPECIFICATION:
-            return recipe
-        fits = {e.settings.get("fit") for e in self.made.values()}  # which alone knows it
-        return replace(recipe, fit="bucket" if "bucket" in fits else recipe.fit)
+        return next(iter(self.manifests.values())).samples_of()
 
     @property
-    def made(self) -> dict[str, Entry]:
+    def made(self) -> dict[str, provenance.Entry]:
         """Give how each component was made, in the last run that knows."""
         return {name: entry for each in self._runs for name, entry in each.items()}
 
     @property
-    def _runs(self) -> list[dict[str, Entry]]:
+    def _runs(self) -> list[dict[str, provenance.Entry]]:
         return [
             provenance.entries_in(done.runs[number].provenance)
             for done in self.manifests.values()
@@ -97,12 +87,7 @@ class Shards:
                 fix = f"add them to --components, or {_IMAGES}"
                 raise ProvenanceError(what, path=self.folder, fix=fix)
 
-    @property
-    def checksum(self) -> str:
-        """Give the xxh3 of the manifests, which have the checksums of all else."""
-        return xxhash.xxh3_64_hexdigest(msgspec.json.encode(list(self.manifests.values())))
-
-    def settings(self, output: Location) -> PackSettings:
+    def settings(self, output: Location) -> manifest.PackSettings:
         """Give the settings that chose the samples, as a build into a folder has them."""
         last = next(iter(self.manifests.values())).runs[-1]
         found = msgspec.structs.replace(last.settings, part=None)
@@ -111,17 +96,12 @@ class Shards:
             found = msgspec.structs.replace(found, split=replace(split, by=by))
         if not last.is_build:  # then lists of ids are named from the store, wherever it is
             return found
-        return msgspec.structs.replace(
-            found,
-            ids_file=self._moved(found.ids_file, output),
-            exclude_ids_file=self._moved(found.exclude_ids_file, output),
-        )
-
-    def _moved(self, ids: IdsFile | None, output: Location) -> IdsFile | None:
-        if ids is None:
-            return None
-        path = relative_name(joined(self.folder, ids.path), output)
-        return msgspec.structs.replace(ids, path=path)
+        moved: dict[str, manifest.IdsFile] = {}
+        for name in FLAGS:
+            if (ids := getattr(found, name)) is not None:
+                path = relative_name(joined(self.folder, ids.path), output)
+                moved[name] = manifest.IdsFile(path, ids.xxh3)
+        return msgspec.structs.replace(found, **moved)
 
     def images(self, part: str | None) -> list[bytes]:
         """Give the images that the samples of a part were made of, as far as on record."""
@@ -131,13 +111,12 @@ class Shards:
     def empties(self, kept: Sequence[Component]) -> dict[str, bytes]:
         """Read the empty caption of components, by the suffix of its members."""
         (folder, done), *_ = zip(self.folders.values(), self.manifests.values(), strict=True)
-        wanted = {name for component in kept for name in component.members}
-        listed = {name: xxh3 for name, xxh3 in done.empties().items() if name in wanted}
-        paths = {name: empty_folder(folder) / name for name in listed}
+        listed = {name for component in kept for name in component.members} & done.empties().keys()
+        paths = {name: empty_folder(folder) / name for name in sorted(listed)}
         found = files.read_existing(paths)
-        for name, xxh3 in listed.items():
-            if xxhash.xxh3_64_hexdigest(found.get(name, b"")) != xxh3:
-                raise DamageError("is missing or damaged", path=paths[name], fix=COPY)
+        for name, path in paths.items():
+            if xxhash.xxh3_64_hexdigest(found.get(name, b"")) != done.empties()[name]:
+                raise DamageError("is missing or damaged", path=path, fix=COPY)
         return found
 
 
@@ -185,34 +164,53 @@ class Again:
     empties: Mapping[str, bytes]  # of what is copied
 
     def source(self, output: Location) -> list[str]:
-        """Name the shards as a plan does: their place, and their checksum."""
-        return [relative_name(self.shards.folder, output), self.shards.checksum]
+        """Name the shards as a plan does: their place, and the xxh3 of their manifests."""
+        # The manifests have the checksums of all else.
+        data = msgspec.json.encode(list(self.shards.manifests.values()))
+        return [relative_name(self.shards.folder, output), xxhash.xxh3_64_hexdigest(data)]
 
     @property
     def components(self) -> str:
         """Name the components that are made again, as the flag has them."""
         return ",".join(component.name for component in self.copying.make)
 
-    def seen(self, component: Component) -> Settings:
+    def seen(self, component: Component) -> provenance.Settings:
         """Give the setting that says that a component was made from a lossy picture."""
         picture = self.copying.picture
-        if component.source != "image" or picture is None or _is_exact(picture):
-            return {}
-        return {"from": picture.suffix}
+        lossy = component.source == "image" and picture is not None and not _is_exact(picture)
+        return {"from": picture.suffix} if picture and lossy else {}
 
     def layout(self) -> CopyPlan:
         """Give a task for each shard."""
-        shards: list[Shard] = []
-        entries: list[ShardEntry] = []
+        plan = CopyPlan(**vars(Plan.empty()), copying=self.copying, folders=self.shards.folders)
         for part, done in self.shards.manifests.items():
-            order = {e.path: (Bucket.parse(e.bucket), shard_number(e.path)) for e in done.shards}
-            for entry in sorted(done.shards, key=lambda entry: order[entry.path]):
+            for entry in sorted(done.shards, key=_order):
                 samples = array("Q", range(entry.samples))
-                shards.append(Shard(len(shards), part, entry.bucket, entry.path, samples))
-                entries.append(entry)
-        none = Plan.empty()
-        folders = self.shards.folders
-        return CopyPlan(none.scan, none.selected, [], shards, [], self.copying, folders, entries)
+                number = len(plan.shards)
+                plan.shards.append(Shard(number, part, entry.bucket, entry.path, samples))
+                plan.entries.append(entry)
+        return plan
+
+
+@dataclass
+class CopyPlan(Plan):
+    """The shards of a folder, or of its parts, each of which becomes a shard."""
+
+    copying: Copying
+    folders: Mapping[str | None, Path]  # by part
+    entries: list[manifest.ShardEntry] = field(default_factory=list)  # by the number of the task
+
+    @property
+    def inputs(self) -> int:
+        return self.samples
+
+    def inputs_of(self, shard: Shard) -> Inputs:
+        entry = self.entries[shard.number]
+        return FromShard(self.folders[shard.part], entry, self.copying, shard.samples)
+
+
+def _order(entry: manifest.ShardEntry) -> tuple[Bucket, int]:
+    return Bucket.parse(entry.bucket), shard_number(entry.path)
 
 
 def asked(shards: Shards, wanted: Recipe, names: Sequence[str], file: RecipeFile) -> Again:
@@ -253,23 +251,19 @@ def _require_kept(before: Recipe, wanted: Recipe, names: Sequence[str], file: Re
     if found:
         what = f"has another [images] than the shards of --from ({'; '.join(found)})"
         raise UsageError(what, path=file.origin, fix=f"leave it as it is, or {_IMAGES}")
-    others = []
+    others = {}
     for name, component in wanted.by_name.items():
-        if name in names:
-            continue
         old = before.by_name.get(name)
-        listed = ["added"] if old is None else [*changes(old, component), *_model(old, component)]
-        found += [f"{name}: {what}" for what in listed]
-        others += [name] if listed else []
+        listed = ["added"] if old is None else [*changes(old, component)]
+        was, now = ((each or component).settings.get("model") for each in (old, component))
+        listed += [] if was == now else [f"model was {was}, now {now}"]
+        if listed and name not in names:
+            others[name] = [f"{name}: {each}" for each in listed]
     if others:
-        what = f"has other components than the shards of --from ({'; '.join(found)})"
+        spelt = "; ".join(chain(*others.values()))
+        what = f"has other components than the shards of --from ({spelt})"
         fix = f"add them: --components {','.join((*names, *others))}; or leave them as they are"
         raise UsageError(what, path=file.origin, fix=fix)
-
-
-def _model(old: Component, new: Component) -> list[str]:
-    before, now = old.settings.get("model"), new.settings.get("model")
-    return [] if before == now else [f"model was {before}, now {now}"]
 
 
 def _picture(
@@ -279,19 +273,19 @@ def _picture(
     needing = [component for component in make if component.source == "image"]
     if not needing:
         return None
-    name = needing[0].name
-    found = sorted((c for c in before.components if not c.is_array), key=_is_exact, reverse=True)
-    if not found:
-        what = f"{name} is made from pictures, and the shards have no picture member"
+    pictures = [c for c in before.components if not c.is_array]
+    found = max(pictures, key=_is_exact, default=None)
+    if found is None:
+        what = f"{needing[0].name} is made from pictures, and the shards have no picture member"
         raise UsageError(what, path=folder, fix=_IMAGES)
     for component in needing:
         if recipe.fit == "bucket" and fit_of(component, recipe, None) is None:
             what = (
-                f"{component.name} sees complete pictures, and {found[0].suffix} shows only what "
+                f"{component.name} sees complete pictures, and {found.suffix} shows only what "
                 "fits the bucket"
             )
             raise UsageError(what, path=folder, fix=_IMAGES)
-    return found[0]
+    return found
 
 
 def _is_exact(picture: Component) -> bool:
