@@ -16,9 +16,9 @@ from PIL import Image
 
 from shardwright import derive, pack
 from shardwright.deriving.images import strict
+from shardwright.looking import open_source
 from shardwright.looking.pictures import Previews
 from shardwright.looking.server import open_server
-from shardwright.looking.sources import open_source
 from shardwright.looking.viewer import Viewer
 from shardwright.progress import Progress
 from tests.derive.pictures import save

@@ -12,13 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from shardwright.encoders.base import Picture
 from shardwright.encoders.sketch import BlockTransform
 from shardwright.errors import DamageError
-from shardwright.looking.latents import Pair, Preview, agreement, choose
+from shardwright.looking.latents import Pair, Preview, agreement, choose, heat
 from shardwright.recipes import ANY, SPECIFICATION, Component, Side
 from tests.derive.encoders.models import with_model
 
@@ -26,6 +28,7 @@ VAE = SPECIFICATION.by_name["vae"]
 FLUX = {"encoder": "AutoencoderKL", "scaling_factor": 0.3611, "shift_factor": 0.1159}
 SKETCH = {"encoder": "sketch", "scaling_factor": 1.0, "shift_factor": 0.0}
 MARK = (255, 0, 128)
+GREY = (128, 128, 128)
 
 
 def own(preview: Preview, pairs: Iterable[Pair]) -> float | None:
@@ -220,7 +223,9 @@ def test_what_does_not_lie_over_the_picture_has_no_preview(of: Component) -> Non
 def test_any_other_latents_are_shown_by_a_linear_fit() -> None:
     preview = choose(over(8), {}, lambda: pairs_of(trained, 16))
     assert preview is not None
-    assert preview.label == "linear fit on 16 pictures"
+    assert preview.label == (
+        "linear fit on 16 pictures, error 3 % of the range, 30 % for a plain colour"
+    )
     unseen = pairs_of(trained)[16:]
     assert (own(preview, unseen) or 0) > 0.95
     assert preview.picture(unseen[0][0]).shape == (16, 24, 3)
@@ -231,11 +236,14 @@ def test_any_other_latents_are_shown_by_a_linear_fit() -> None:
     assert apart.mean() < 20
 
 
-def test_a_fit_on_latents_of_other_pictures_does_not_agree_with_its_own() -> None:
+def test_a_fit_on_latents_of_other_pictures_says_that_it_is_no_better_than_a_colour() -> None:
     pairs = pairs_of(trained)
     shuffled = [(made, source) for (made, _), (_, source) in pairwise(pairs)]
     preview = choose(over(8), {}, lambda: shuffled)
     assert preview is not None
+    words = preview.label.split()
+    error, plain = (int(words[n - 1]) for n, word in enumerate(words) if word == "%")
+    assert error > 0.9 * plain
     assert abs(own(preview, shuffled) or 0) < 0.4
 
 
@@ -293,7 +301,7 @@ def test_values_that_are_not_finite_are_left_out_of_a_fit_and_marked() -> None:
     pairs[3][0][:] = np.nan
     preview = choose(over(8), {}, lambda: pairs)
     assert preview is not None
-    assert preview.label == "linear fit on 23 pictures"
+    assert preview.label.startswith("linear fit on 23 pictures, error 3 %")
     for number in range(3):
         shown = preview.picture(pairs[number][0])
         assert (shown == MARK).all(axis=-1).sum() == 1
@@ -375,3 +383,90 @@ def test_encoders_of_the_user_are_not_imported_to_decode(tmp_path: Path) -> None
     assert preview is not None
     assert preview.label.startswith("linear fit")
     assert "antigravity" not in sys.modules
+
+
+# Heat maps
+
+
+def luminance(picture: Picture) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = picture @ np.array([0.299, 0.587, 0.114])
+    return found
+
+
+def test_a_larger_number_is_lighter() -> None:
+    shown = luminance(heat(np.arange(100.0).reshape(1, 100)))[0]
+    assert (np.diff(shown[1:99]) > 0).all()
+    assert shown[-1] - shown[0] > 150
+
+
+@pytest.mark.parametrize(
+    ("array", "size"),
+    [
+        (np.arange(1024.0), (32, 32)),
+        (np.arange(1000.0), (32, 32)),
+        (np.arange(7), (3, 3)),
+        (np.array(3.0), (1, 1)),
+        (np.ones(1, bool), (1, 1)),
+        (np.zeros((77, 1024), np.float16), (77, 128)),
+        (np.zeros((16, 100, 150), np.float16), (100, 128)),
+        (np.zeros((2, 3, 5, 6, 7), np.int8), (6, 7)),
+        (np.zeros(3_000_000, np.uint8), (128, 128)),
+        (np.zeros((9_000_000, 2, 1), np.uint8), (1, 1)),
+        (np.zeros((1, 20_000_000), np.uint8), (1, 128)),
+        (np.zeros((20_000_000, 1), np.uint8), (128, 1)),
+        (np.zeros((0, 8)), (1, 1)),
+        (np.array(["a", "b"]), (1, 1)),
+        (np.array([1j]), (1, 1)),
+    ],
+    ids=lambda value: f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else "",
+)
+def test_every_array_has_a_small_picture(array: NDArray[Any], size: tuple[int, int]) -> None:
+    shown = heat(array)
+    assert shown.shape == (*size, 3)
+    assert shown.dtype == np.uint8
+
+
+def test_a_vector_is_a_grid_in_reading_order() -> None:
+    shown = heat(np.array([0, 1, 2, 3, 4, 5, 6.0]))
+    light = luminance(shown).ravel()
+    assert (np.diff(light[:7]) > 0).all()
+    assert [tuple(colour) for colour in shown.reshape(-1, 3)[7:]] == [GREY, GREY]
+
+
+def test_a_map_shows_the_mean_of_its_channels() -> None:
+    values = np.zeros((16, 8, 12), np.float32)
+    values[:, 2, 3] = np.arange(16)
+    assert np.array_equal(heat(values), heat(values.mean(axis=0)))
+    last = latent(Side("height", 8), Side("width", 8), 16)
+    assert np.array_equal(heat(np.moveaxis(values, 0, -1), last), heat(values))
+
+
+def test_few_extreme_numbers_do_not_hide_the_others() -> None:
+    values = np.linspace(0, 1, 1000)
+    values[17] = 1e300
+    assert np.ptp(luminance(heat(values)).ravel()[20:1000]) > 150
+
+
+def test_one_number_that_is_not_finite_is_seen_in_a_large_array() -> None:
+    for value in (np.nan, np.inf):
+        values = np.random.default_rng(0).normal(size=(3, 500, 700)).astype(np.float16)
+        values[1, 250, 350] = value
+        marked = np.argwhere((heat(values) == MARK).all(axis=-1))
+        assert marked.tolist() == [[64, 64]]
+    assert (heat(np.full((4, 4), np.nan)) == MARK).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 300), max_size=4).filter(lambda shape: np.prod(shape) < 1e6),
+    st.sampled_from(["?", "i1", "u8", "i8", "f2", "f4", "f8", "U1", "c8"]),
+    st.integers(0, 2**32),
+)
+def test_any_bytes_have_a_picture(shape: list[int], dtype: str, seed: int) -> None:
+    kind = np.dtype(dtype)
+    count = int(np.prod(shape)) * (1 if kind.kind != "U" else 0)
+    data = np.random.default_rng(seed).bytes(count * kind.itemsize)
+    array = np.frombuffer(data, kind).reshape(shape) if count else np.zeros(shape, kind)
+    shown = heat(array)
+    assert max(shown.shape) <= 128
+    assert shown.shape[2:] == (3,)

@@ -111,11 +111,20 @@ def test_no_path_leads_to_another_file(shards: Served, path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/latent/0/..%2f..%2fetc%2fpasswd", "/latent/0/%00", "/latent/0/t5"],
+    ["/latent/0/..%2f..%2fetc%2fpasswd", "/heat/0/..%2fdinov3.npy", "/heat/0/%00", "/latent/0/t5"],
 )
 def test_a_picture_that_a_sample_does_not_have_is_no_content(shards: Served, path: str) -> None:
     status, _, body = ask(shards, path)
     assert (status, body) == (204, b"")
+
+
+def test_an_answer_is_sent_again_only_if_it_has_changed(shards: Served) -> None:
+    _, headers, body = ask(shards, "/thumb/0")
+    again, _, nothing = ask(shards, "/thumb/0", If_None_Match=headers["ETag"])
+    assert (again, nothing) == (304, b"")
+    other, _, picture = ask(shards, "/thumb/1", If_None_Match=headers["ETag"])
+    assert other == 200
+    assert picture not in (b"", body)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from shardwright.comparing import similar
 from shardwright.comparing.similar import Numbers, Similar
-from shardwright.comparing.vectors import Floats
 from shardwright.errors import UsageError
 from shardwright.progress import Progress
 from shardwright.recipes import Component, Recipe
@@ -43,44 +42,42 @@ class Copies:
 
     def groups(self, least: float) -> list[Numbers]:
         """Join samples with identical files, or at least so similar; the largest group first."""
-        first, second, _ = self._pairs(least)
-        return similar.grouped(first, second)
-
-    def across(self, parts: NDArray[Any], least: float) -> list[Pair]:
-        """Give a pair of each group that is in several parts: of identical files if it has one."""
-        labels = np.full(len(parts), -1)
-        for label, group in enumerate(self.groups(least)):
-            labels[group] = label
-        first, second, strength = self._pairs(least)
-        found: dict[int, Pair] = {}  # by the group
-        for place in np.flatnonzero(parts[first] != parts[second]).tolist():
-            one, other, cosine = int(first[place]), int(second[place]), float(strength[place])
-            pair = Pair(one, other, None if np.isnan(cosine) else cosine)
-            found.setdefault(int(labels[one]), pair)
-        return list(found.values())
-
-    def _pairs(self, least: float) -> tuple[Numbers, Numbers, Floats]:
-        """Give pairs with their cosine: identical files (NaN), then the others from the nearest."""
-        order = np.argsort(self.hashes, kind="stable")
-        ordered = self.hashes[order]
-        same = (ordered[1:] == ordered[:-1]) & (ordered[1:] != 0)
-        first, second = order[:-1][same], order[1:][same]  # each with the one before it
-        strength = np.full(len(first), np.nan, np.float32)
+        first, second = _identical(self.hashes)
         if self.similar is not None:
             near = self.similar.strength >= np.float32(least)
             first = np.concatenate([first, self.similar.first[near]])
             second = np.concatenate([second, self.similar.second[near]])
-            strength = np.concatenate([strength, self.similar.strength[near]])
-        return first, second, strength
+        return similar.grouped(first, second)
+
+    def across(self, parts: Numbers, least: float) -> list[Pair]:
+        """Give a pair of each group that is in several parts: identical files, then the others."""
+        found: dict[int, Pair] = {}  # by the hash
+        first, second = _identical(self.hashes)
+        for place in _apart(parts, first, second):
+            one, other = int(first[place]), int(second[place])
+            found.setdefault(int(self.hashes[one]), Pair(one, other, None))
+        if self.similar is None:
+            return list(found.values())
+        labels = np.full(len(parts), -1)
+        for label, group in enumerate(self.groups(least)):
+            labels[group] = label
+        known = {int(labels[pair.one]) for pair in found.values()}
+        near: dict[int, Pair] = {}  # by the group: the most similar pair, which comes first
+        strength = self.similar.strength[self.similar.strength >= np.float32(least)]
+        for place in _apart(parts, self.similar.first, self.similar.second, len(strength)):
+            one, other = int(self.similar.first[place]), int(self.similar.second[place])
+            if (label := int(labels[one])) not in known:
+                near.setdefault(label, Pair(one, other, float(strength[place])))
+        return [*found.values(), *near.values()]
 
 
 def hashes_of(texts: Iterable[str | None]) -> Hashes:
     """Give the hashes of files as numbers, whatever their text is."""
-    digests = (
-        0 if text is None else xxhash.xxh3_64_intdigest(text.encode(errors="surrogatepass")) or 1
-        for text in texts
-    )
-    return np.fromiter(digests, np.uint64)
+    return np.fromiter((0 if text is None else _number(text) for text in texts), np.uint64)
+
+
+def _number(text: str) -> int:
+    return xxhash.xxh3_64_intdigest(text.encode(errors="surrogatepass")) or 1
 
 
 def find(hashes: Hashes, vectors: NDArray[Any] | None, progress: Progress) -> Copies:
@@ -121,3 +118,17 @@ def named_vector(recipe: Recipe, name: str) -> Component:
             what = f"describes the {component.field}, and not the image"
     fix = f"choose from {', '.join(choices)}" if choices else "leave it out: there is none"
     raise UsageError(f"--component {name}: {what}", fix=fix)
+
+
+def _identical(hashes: Hashes) -> tuple[Numbers, Numbers]:
+    """Join each sample with the one before that has the same file."""
+    order = np.argsort(hashes, kind="stable")
+    ordered = hashes[order]
+    same = (ordered[1:] == ordered[:-1]) & (ordered[1:] != 0)
+    return order[:-1][same], order[1:][same]
+
+
+def _apart(parts: Numbers, first: Numbers, second: Numbers, count: int | None = None) -> list[int]:
+    """Find the pairs, or those of the first ones, that are in different parts."""
+    found: list[int] = np.flatnonzero(parts[first[:count]] != parts[second[:count]]).tolist()
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -11,11 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.comparing import copies, similar, vectors
+from shardwright.comparing.copies import Hashes
+from shardwright.comparing.similar import Numbers
 from shardwright.errors import DamageError, ShardwrightError
 from shardwright.interrupts import check
 from shardwright.progress import Progress
-from shardwright.recipes import Component
+from shardwright.recipes import Component, Recipe
 from shardwright.shards.format import index, manifest, records
+from shardwright.shards.format.manifest import Manifest, PackSettings, ShardEntry
 from shardwright.shards.format.parts import parts_of
 from shardwright.shards.reader.catalog import Catalog, open_catalog
 from shardwright.shards.reader.view import View
@@ -51,11 +54,11 @@ class InParts:
     """The copies in several parts: one for each group of them."""
 
     identical: list[Copy]
-    near: list[Copy] = field(default_factory=list)  # of groups without identical files
-    vector: str | None = None  # the component by which they were compared
-    least: float = similar.DEFAULT  # their cosine
-    not_searched: str | None = None  # why near ones were not searched, although there is a vector
-    fix: str = ""
+    near: list[Copy]  # of groups without identical files in several parts
+    vector: str | None  # the component by which they were compared
+    least: float  # their cosine
+    not_searched: str | None  # why near ones were not searched, although there is a vector
+    fix: str
 
 
 def find_copies(top: Location, progress: Progress) -> InParts | None:
@@ -66,7 +69,7 @@ def find_copies(top: Location, progress: Progress) -> InParts | None:
     try:
         return _find(top, progress)
     except ShardwrightError as error:
-        return InParts([], not_searched=str(error))
+        return InParts([], [], None, similar.DEFAULT, str(error), "")
 
 
 def _find(top: Location, progress: Progress) -> InParts | None:
@@ -76,30 +79,32 @@ def _find(top: Location, progress: Progress) -> InParts | None:
     if len(done) < 2:
         return None
     samples = _Samples(parts, done)
-    recipes = [found.samples_of() for found in done.values()]
-    same = all(recipe == recipes[0] for recipe in recipes)
-    vector, not_searched = copies.image_vector(recipes[0]) if same else None, None
+    vector, not_searched = _vector(done), None
     if vector is not None and place_at(top).reads_are_requests:
         vector, not_searched = None, "the shards are at a URL"
     elif vector is not None and len(samples.hashes) > similar.EXACT_MOST:
         vector, not_searched = None, f"there are more than {similar.EXACT_MOST:,} samples"
     read = None
     if vector is not None:
-        folders = [folder_at(str(parts[name]), forks=False) for name in done]
-        blocks = (b for one in folders for b in read_vectors(one, open_catalog(one), vector))
+        blocks = (block for name in done for block in _blocks(parts[name], vector))
         read = vectors.read(blocks, len(samples.hashes), vector.shape_for(0, 0)[0], progress)
     found = copies.find(samples.hashes, read, progress)
     pairs = [
-        Copy(*samples.name(one), *samples.name(other), cosine and round(cosine, 4))
-        for one, other, cosine in found.across(samples.parts, similar.DEFAULT)
+        Copy(
+            *samples.name(one),
+            *samples.name(other),
+            None if similarity is None else round(similarity, 4),
+        )
+        for one, other, similarity in found.across(samples.parts, similar.DEFAULT)
     ]
     last = next(iter(done.values())).runs[-1]
     return InParts(
         [pair for pair in pairs if pair.similarity is None],
         [pair for pair in pairs if pair.similarity is not None],
         vector.name if vector else None,
-        not_searched=not_searched,
-        fix=_fix(top, top, last.settings, is_build=last.is_build),
+        similar.DEFAULT,
+        not_searched,
+        _fix(top, top, last.settings, is_build=last.is_build),
     )
 
 
@@ -107,7 +112,7 @@ def foresee_copies(
     samples: Sequence[tuple[str, str]],
     store: Store,
     top: Location,
-    settings: manifest.PackSettings,
+    settings: PackSettings,
     new: bool,
     progress: Progress,
 ) -> InParts | None:
@@ -131,25 +136,26 @@ def foresee_copies(
             Copy(ids[one], parts[one], ids[other], parts[other], None)
             for one, other, _ in found.across(numbers, similar.DEFAULT)
         ],
-        not_searched="this is a dry run" if copies.image_vector(store.recipe) else None,
-        fix=_fix(store.folder, top, settings, new=new),
+        [],
+        None,
+        similar.DEFAULT,
+        "this is a dry run" if copies.image_vector(store.recipe) else None,
+        _fix(store.folder, top, settings, new=new),
     )
 
 
 class _Samples:
     """All samples of the parts; of each, only two numbers are in memory."""
 
-    def __init__(
-        self, parts: Mapping[str, Location], done: Mapping[str, manifest.Manifest]
-    ) -> None:
+    def __init__(self, parts: Mapping[str, Location], done: Mapping[str, Manifest]) -> None:
         self._shards = [(name, entry) for name, found in done.items() for entry in found.shards]
         self._folders, names = parts, list(done)
         counts = [entry.samples for _, entry in self._shards]
         self._ends = np.cumsum(counts)
         numbers = [names.index(name) for name, _ in self._shards]
-        self.parts: similar.Numbers = np.repeat(np.array(numbers, np.int64), counts)
+        self.parts: Numbers = np.repeat(np.array(numbers, np.int64), counts)
         hashes = (_hashes(parts[name], entry) for name, entry in self._shards)
-        self.hashes: copies.Hashes = np.concatenate(list(hashes))
+        self.hashes: Hashes = np.concatenate(list(hashes))
         self._ids: dict[int, Sequence[str]] = {}  # by shard, once one of them is asked for
 
     def name(self, number: int) -> tuple[str, str]:
@@ -161,7 +167,7 @@ class _Samples:
         return self._ids[place][number - int(self._ends[place])], part  # from the end
 
 
-def _hashes(folder: Location, entry: manifest.ShardEntry) -> copies.Hashes:
+def _hashes(folder: Location, entry: ShardEntry) -> Hashes:
     """Read the hashes of the files of a shard's samples, as far as they are on record."""
     check()
     known: list[str | None] = []
@@ -174,7 +180,7 @@ def _hashes(folder: Location, entry: manifest.ShardEntry) -> copies.Hashes:
 def _fix(
     source: Location,
     top: Location,
-    settings: manifest.PackSettings,
+    settings: PackSettings,
     *,
     is_build: bool = False,
     new: bool = False,
@@ -193,6 +199,18 @@ def _fix(
     again = "with" if new else f"all of it again {how}"
     words = " ".join(map(quoted, flags))
     return f"to keep them in one part, run {look}, then {verb} {again} {words}"
+
+
+def _vector(done: Mapping[str, Manifest]) -> Component | None:
+    """Give the component that describes an image, if all parts have the same recipe."""
+    recipes: list[Recipe] = [found.samples_of() for found in done.values()]
+    same = bool(recipes) and all(recipe == recipes[0] for recipe in recipes)
+    return copies.image_vector(recipes[0]) if same else None
+
+
+def _blocks(folder: Location, component: Component) -> Iterator[NDArray[Any]]:
+    opened = folder_at(str(folder), forks=False)
+    return read_vectors(opened, open_catalog(opened), component)
 
 
 def read_vectors(opened: Folder, catalog: Catalog, component: Component) -> Iterator[NDArray[Any]]:

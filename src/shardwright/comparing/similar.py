@@ -11,6 +11,7 @@ same vectors as all pairs do, at every threshold.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from shardwright.comparing.vectors import SMALL, Floats, axes_of, even, in_blocks, unit
+from shardwright.comparing.vectors import BLOCK, SMALL, Floats, axes_of, even, unit
 from shardwright.errors import MissingExtraError
 from shardwright.interrupts import check
 from shardwright.progress import Progress
@@ -26,8 +27,10 @@ from shardwright.progress import Progress
 FLOOR = 0.8  # less similar pairs are not kept: they show the same kind of thing at most
 DEFAULT = 0.95
 EXACT_MOST = SMALL
+BINS = 200  # of similarity, from FLOOR to 1
 
 Numbers = NDArray[np.int64]
+Weigh = Callable[[Numbers, Numbers], Numbers]  # how many pairs of samples each pair stands for
 
 _EQUAL = 1 - 1e-6  # more is the rounding of float32
 _ROWS = 256  # compared with all others at a time
@@ -52,6 +55,7 @@ class Similar:
     first: Numbers  # pairs of a maximum spanning forest, the most similar first
     second: Numbers
     strength: Floats  # the cosine of each
+    pairs: Numbers  # how many pairs were found, by BINS equal steps of the cosine from FLOOR to 1
     approximate: bool  # whether pairs may be missing
 
     def groups(self, threshold: float) -> list[Numbers]:
@@ -86,15 +90,15 @@ def find(vectors: NDArray[Any], progress: Progress) -> Similar:
     """Compare all vectors; for more than ``EXACT_MOST`` different ones this needs faiss."""
     rows, originals = _distinct(vectors, progress)
     usable = np.flatnonzero(originals >= 0)
+    copies = np.bincount(originals[usable], minlength=len(rows))
     found = _Found(vectors, rows, progress)
     approximate = len(rows) > EXACT_MOST
     if approximate:
-        _compare_in_cells(found)
+        _compare_in_cells(found, copies)
     else:
         progress.phase("compare vectors", len(rows), "vectors")
-        found.compare(np.arange(len(rows)), len(rows))
+        found.compare(np.arange(len(rows)), len(rows), lambda a, b: copies[a] * copies[b])
     found.reduce()
-    ((first, second, strength),) = found.edges
 
     nearest = np.full(len(vectors), -1)
     similarity = np.full(len(vectors), np.nan, np.float32)
@@ -106,11 +110,15 @@ def find(vectors: NDArray[Any], progress: Progress) -> Similar:
     nearest[repeated] = firsts
     nearest[firsts[::-1]] = repeated[::-1]  # of several the last that is assigned counts
     similarity[repeated] = similarity[firsts] = 1
-    first = np.concatenate([firsts, rows[first]])
-    second = np.concatenate([repeated, rows[second]])
-    strength = np.concatenate([np.ones(len(repeated), np.float32), strength])
+    pairs = found.pairs.copy()
+    pairs[-1] += np.sum(copies * (copies - 1) // 2)
+    first = np.concatenate([firsts, rows[found.first]])
+    second = np.concatenate([repeated, rows[found.second]])
+    strength = np.concatenate([np.ones(len(repeated), np.float32), found.strength])
     order = np.argsort(-strength, kind="stable")
-    return Similar(nearest, similarity, first[order], second[order], strength[order], approximate)
+    return Similar(
+        nearest, similarity, first[order], second[order], strength[order], pairs, approximate
+    )
 
 
 def _distinct(vectors: NDArray[Any], progress: Progress) -> tuple[Numbers, Numbers]:
@@ -121,10 +129,12 @@ def _distinct(vectors: NDArray[Any], progress: Progress) -> tuple[Numbers, Numbe
     progress.phase("find equal vectors", len(vectors), "vectors")
     hashes = np.zeros(len(vectors), np.uint64)
     usable = np.zeros(len(vectors), bool)
-    for some in in_blocks(len(vectors), progress):
-        block = np.ascontiguousarray(vectors[some])
-        hashes[some] = [xxhash.xxh3_64_intdigest(row) for row in block]
-        usable[some] = unit(block).any(axis=1)
+    for start in range(0, len(vectors), BLOCK):
+        check()
+        block = np.ascontiguousarray(vectors[start : start + BLOCK])
+        hashes[start : start + BLOCK] = [xxhash.xxh3_64_intdigest(row) for row in block]
+        usable[start : start + BLOCK] = unit(block).any(axis=1)
+        progress.advance(len(block))
     numbers = np.flatnonzero(usable)
     _, firsts, which = np.unique(hashes[numbers], return_index=True, return_inverse=True)
     order = np.argsort(firsts)  # by number, not by hash
@@ -142,19 +152,26 @@ class _Found:
         self.vectors, self.rows, self.progress = vectors, rows, progress
         self.nearest = np.full(len(rows), -1)
         self.similarity = np.full(len(rows), -np.inf, np.float32)
-        self.edges: list[tuple[Numbers, Numbers, Floats]] = []  # pairs, and their similarity
+        self.pairs = np.zeros(BINS, np.int64)
+        self.first, self.second = np.zeros((2, 0), np.int64)
+        self.strength = np.zeros(0, np.float32)
+        self._waiting: list[tuple[Numbers, Numbers, Floats]] = []
         self._count = 0
 
-    def compare(self, places: Numbers, own: int) -> None:
+    def units(self, places: Numbers) -> Floats:
+        """Give some of the vectors as unit vectors."""
+        return unit(self.vectors[self.rows[places]])
+
+    def compare(self, places: Numbers, own: int, weigh: Weigh) -> None:
         """Compare the first ``own`` of some vectors with each other and with the rest of them."""
-        units = unit(self.vectors[self.rows[places]])
+        units = self.units(places)
         for start in range(0, own, _ROWS):
             check()
             count = min(_ROWS, own - start)
-            self._compare(places[start:], units[start:], count)
+            self._compare(places[start:], units[start:], count, weigh)
             self.progress.advance(count)
 
-    def _compare(self, places: Numbers, units: Floats, own: int) -> None:
+    def _compare(self, places: Numbers, units: Floats, own: int, weigh: Weigh) -> None:
         cosines = units[:own] @ units.T
         np.fill_diagonal(cosines, -np.inf)
         self._note_nearest(places[:own], places, cosines)
@@ -162,10 +179,13 @@ class _Found:
         cosines[:, :own][np.tri(own, dtype=bool)] = -np.inf  # each pair once
         first, second = np.nonzero(cosines >= np.float32(FLOOR))
         strength = _rounded(cosines[first, second])
+        bins = np.minimum((strength - np.float32(FLOOR)) * (BINS / (1 - FLOOR)), BINS - 1)
+        weights = weigh(places[first], places[second])
+        self.pairs += np.bincount(bins.astype(np.int64), weights, BINS).astype(np.int64)
         if len(first) > len(places):
             kept = _spanning(len(places), first, second, strength)
             first, second, strength = first[kept], second[kept], strength[kept]
-        self.edges.append((places[first], places[second], strength))
+        self._waiting.append((places[first], places[second], strength))
         self._count += len(first)
         if self._count > _BUFFER:
             self.reduce()
@@ -181,11 +201,12 @@ class _Found:
 
     def reduce(self) -> None:
         """Reduce the pairs to a forest."""
-        nothing = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
-        columns = zip(nothing, *self.edges, strict=True)
-        first, second, strength = (np.concatenate(column) for column in columns)
+        edges = [(self.first, self.second, self.strength), *self._waiting]
+        first, second, strength = (np.concatenate(column) for column in zip(*edges, strict=True))
         kept = _spanning(len(self.rows), first, second, strength)
-        self.edges, self._count = [(first[kept], second[kept], strength[kept])], 0
+        self.first, self.second, self.strength = first[kept], second[kept], strength[kept]
+        self._waiting.clear()
+        self._count = 0
 
 
 def _rounded(cosines: Floats) -> Floats:
@@ -240,26 +261,42 @@ def _join(labels: Numbers, first: Numbers, second: Numbers) -> tuple[Numbers, Nu
         labels, one, other = parent[labels], parent[one], parent[other]
 
 
-def _compare_in_cells(found: _Found) -> None:
+def _compare_in_cells(found: _Found, copies: Numbers) -> None:
     """Compare each vector with those of its own cell and of the next ones."""
     reduced, probes = _cells(found)
-    # By cell, those at home in it first, and then its visitors.
-    order = np.argsort(probes.T.ravel(), kind="stable") % len(probes)
-    sizes = np.bincount(probes.ravel())
-    homes = np.bincount(probes[:, 0], minlength=len(sizes))
-    visits = (sizes - homes)[sizes > EXACT_MOST]
-    found.progress.phase("compare vectors", len(probes) + int(visits.sum()), "vectors")
-    for places, own in zip(np.split(order, np.cumsum(sizes)[:-1]), homes.tolist(), strict=True):
-        if len(places) <= EXACT_MOST:
-            found.compare(places, own)
+    home = probes[:, 0]
+    count = int(probes.max()) + 1
+    homes = np.bincount(home, minlength=count)
+    visits = np.bincount(probes[:, 1:].ravel(), minlength=count)
+    at_home = np.split(np.argsort(home, kind="stable"), np.cumsum(homes)[:-1])
+    visitors = np.argsort(probes[:, 1:].ravel(), kind="stable") // max(1, probes.shape[1] - 1)
+    visiting = np.split(visitors, np.cumsum(visits)[:-1])
+    crowded = homes + visits > EXACT_MOST
+    total = len(home) + int(visits[crowded].sum())
+    found.progress.phase("compare vectors", total, "vectors")
+    for cell in range(count):
+
+        def weigh(first: Numbers, second: Numbers, cell: int = cell) -> Numbers:
+            """Count a pair of two cells only once, although each may visit the other's."""
+            host = np.where(home[first] == cell, first, second)
+            guest = first + second - host
+            weights = np.where(home[host] == cell, copies[first] * copies[second], 0)
+            later = np.flatnonzero((home[guest] != cell) & (host > guest))
+            met = (probes[host[later]] == home[guest[later], None]).any(axis=1)
+            weights[later[met]] = 0
+            return weights
+
+        places = np.concatenate([at_home[cell], visiting[cell]])
+        if not crowded[cell]:
+            found.compare(places, len(at_home[cell]), weigh)
             continue
         # So close to each other that k-means could not separate them: along their widest axis
         # each is compared with the next ones.
-        along = reduced[places]
-        places = places[np.argsort(along[:, along.std(axis=0).argmax()], kind="stable")]
+        coordinates = reduced[places]
+        places = places[np.argsort(coordinates[:, coordinates.std(axis=0).argmax()], kind="stable")]
         for start in range(0, len(places), _CROWDED):
             some = places[start : start + 2 * _CROWDED]
-            found.compare(some, min(_CROWDED, len(some)))
+            found.compare(some, min(_CROWDED, len(some)), weigh)
 
 
 def _cells(found: _Found) -> tuple[Floats, NDArray[np.int32]]:
@@ -269,8 +306,11 @@ def _cells(found: _Found) -> tuple[Floats, NDArray[np.int32]]:
     found.progress.phase("sort vectors into cells", 2 * count, "vectors")
     middle, axes = axes_of(found.vectors, _DIMENSIONS)
     reduced = np.empty((count, axes.shape[1]), np.float32)
-    for some in in_blocks(count, found.progress):
-        reduced[some] = (unit(found.vectors[found.rows[some]]) - middle) @ axes
+    for start in range(0, count, BLOCK):
+        check()
+        some = np.arange(start, min(start + BLOCK, count))
+        reduced[some] = (found.units(some) - middle) @ axes
+        found.progress.advance(len(some))
     cells = max(1, round(min(4 * count**0.5, count / _SMALLEST)))
     sample = reduced[even(count, _TRAINING * cells)]
     centres = sample[even(len(sample), cells)]
@@ -285,8 +325,11 @@ def _cells(found: _Found) -> tuple[Floats, NDArray[np.int32]]:
     index = faiss.IndexFlatL2(reduced.shape[1])
     index.add(centres)
     probes = np.empty((count, min(_PROBES, cells)), np.int32)
-    for some in in_blocks(count, found.progress):
-        probes[some] = index.search(reduced[some], probes.shape[1])[1]
+    for start in range(0, count, BLOCK):
+        check()
+        block = reduced[start : start + BLOCK]
+        probes[start : start + BLOCK] = index.search(block, probes.shape[1])[1]
+        found.progress.advance(len(block))
     return reduced, probes
 
 

@@ -96,19 +96,12 @@ def even(count: int, most: int) -> NDArray[np.int64]:
     return np.arange(count) if count <= most else np.arange(most) * count // most
 
 
-def in_blocks(count: int, progress: Progress) -> Iterator[slice]:
-    """Walk so many in blocks; each counts as done when the next one is asked for."""
-    for start in range(0, count, BLOCK):
-        check()
-        some = slice(start, min(start + BLOCK, count))
-        yield some
-        progress.advance(some.stop - start)
-
-
 def _blocks(
     vectors: NDArray[Any], numbers: NDArray[np.int64] | None = None
 ) -> Iterator[tuple[slice, Floats]]:
     """Give some vectors, or all, as unit vectors, block by block."""
     count = len(vectors) if numbers is None else len(numbers)
-    for some in in_blocks(count, Progress()):
+    for start in range(0, count, BLOCK):
+        check()
+        some = slice(start, min(start + BLOCK, count))
         yield some, unit(vectors[some] if numbers is None else vectors[numbers[some]])

@@ -21,6 +21,7 @@ from shardwright.summary import Summary
 from shardwright.validate import as_text, integer, place_or_none, require_switches
 
 if TYPE_CHECKING:
+    from shardwright.looking.sources import Source
     from shardwright.looking.viewer import Viewer
 
 __all__ = ["LookSummary", "look"]
@@ -87,8 +88,7 @@ def look(
     from shardwright.looking.duplicates import as_cosine, write_groups
     from shardwright.looking.pictures import Previews
     from shardwright.looking.report import write_report
-    from shardwright.looking.samples import show
-    from shardwright.looking.sources import open_source
+    from shardwright.looking.terminal import show
     from shardwright.looking.viewer import Viewer
 
     # Before anything is read, which may take a while.
@@ -96,15 +96,14 @@ def look(
     require_switches(decode=decode, browser=browser)
     tasks = {"--id": id, "--report": report, "--duplicates": duplicates}
     given = [name for name, value in tasks.items() if value is not None]
-    for flag, value, needed, there, fix in (
-        ("--save", save, "--id", id, "name the sample with --id"),
-        ("--threshold", threshold, "--duplicates", duplicates, "on the page, move the slider"),
-        ("--samples", samples, "--report", report, "the page shows all of them"),
-    ):
-        if value is not None and there is None:
-            raise UsageError(f"{flag} without {needed}", fix=fix)
+    if save is not None and id is None:
+        raise UsageError("--save without --id", fix="name the sample with --id")
+    if threshold is not None and duplicates is None:
+        raise UsageError("--threshold without --duplicates", fix="on the page, move the slider")
     if component is not None and id is not None:
         raise UsageError("--component with --id", fix="leave it out: nothing is compared")
+    if samples is not None and report is None:
+        raise UsageError("--samples without --report", fix="the page shows all of them")
     if compare is not None and given:
         raise UsageError(f"--compare with {given[0]}", fix="compare on the page, without it")
     picture, page = _file("--save", save, "png"), _file("--report", report, "html")
@@ -119,10 +118,7 @@ def look(
         source = open_source("path", path, recipe, reporter)
         if component is not None:
             source.vector = named_vector(source.recipe, as_text("--component", component))
-        for file in (picture, page, table):
-            if file is not None and Path(source.name).resolve() in file.resolve().parents:
-                fix = "give a file outside of it"
-                raise UsageError(f"is inside of {source.name}", path=file, fix=fix)
+        _require_outside(source, picture, page, table)
         pictures = Previews(source, folder, decode=decode)
         summary = LookSummary(source.name, source.kind, len(source.table.ready))
         if id is not None:
@@ -134,9 +130,8 @@ def look(
         if not given:
             other = None
             if compare is not None:
-                other = Previews(
-                    open_source("--compare", compare, None, reporter), folder, decode=decode
-                )
+                there = open_source("--compare", compare, None, reporter)
+                other = Previews(there, folder, decode=decode)
             # Also a script that shows no progress needs the address.
             _serve(Viewer(pictures, other), port, browser, progress or Lines())
     summary.seconds = round(time.monotonic() - started, 3)
@@ -149,11 +144,54 @@ def _file(flag: str, given: object, end: str) -> Path | None:
     if path is None:
         return None
     if path.suffix.lower() != f".{end}":
-        fix = f"name it FILE.{end}"
-        raise UsageError(f"{flag}: not a{'n' * (end == 'html')} .{end} file", path=path, fix=fix)
+        article = "an" if end == "html" else "a"
+        raise UsageError(f"{flag}: not {article} .{end} file", path=path, fix=f"name it FILE.{end}")
     if not path.parent.is_dir():
         raise InputMissingError(f"{flag}: no such folder", path=path.parent, fix="make it first")
     return path
+
+
+def _require_outside(source: Source, *files: Path | None) -> None:
+    """Raise if a file would be written into the data."""
+    data = Path(source.name).resolve()
+    for file in files:
+        if file is not None and data in file.resolve().parents:
+            fix = "give a file outside of it"
+            raise UsageError(f"is inside of {source.name}", path=file, fix=fix)
+
+
+def open_source(flag: str, path: object, recipe: object, progress: Progress) -> Source:
+    """Open a store, a shard folder, a split folder or a URL."""
+    from shardwright.layout import JSONL_NAME
+    from shardwright.looking.shards import open_shards
+    from shardwright.looking.stores import StoreSource
+    from shardwright.shards.format.parts import is_packed, parts_of
+    from shardwright.store.folders import is_store
+    from shardwright.store.store import Store, find_recipe
+    from shardwright.verifying.folder import is_shard_folder
+
+    file = find_recipe(recipe)
+    location = file.paths["store"] if path is None else as_text(flag, path)
+    if "://" in location:
+        return open_shards(location, progress)
+    folder = Path(location)
+    if not folder.exists():
+        raise InputMissingError("no such folder", path=folder, fix="give a store or a shard folder")
+    if not folder.is_dir():
+        fix = "give the store or the shard folder that it is in"
+        raise UsageError("is a file", path=folder, fix=fix)
+    if is_store(folder):
+        return StoreSource(Store.at(folder, given=file), progress)
+    if is_packed(folder) or parts_of(folder) or is_shard_folder(folder):
+        return open_shards(location, progress)
+    what = f"is not a store (no {JSONL_NAME}) and not a shard folder (no .tar)"
+    fix = "give the folder that derive, migrate or pack wrote"
+    raise UsageError(what, path=folder, fix=fix)
+
+
+def _has_screen() -> bool:
+    """Whether a browser can open a window; one for the terminal would be in our way."""
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in _SCREENS)
 
 
 def _serve(viewer: Viewer, port: int | None, browser: bool, progress: Progress) -> None:
@@ -168,8 +206,7 @@ def _serve(viewer: Viewer, port: int | None, browser: bool, progress: Progress) 
         thread.start()
         progress.close()
         progress.say(f"look at {server.url} (Ctrl-C ends it)")
-        # A browser for the terminal would be in our way.
-        if browser and (sys.platform == "darwin" or any(map(os.environ.get, _SCREENS))):
+        if browser and _has_screen():
             webbrowser.open(server.url)
         try:
             while True:

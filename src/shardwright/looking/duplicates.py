@@ -1,125 +1,42 @@
-"""Which samples of a source are alike: found in the background for the page, or listed in a file.
-
-The list is for ``--exclude-ids-file`` and ``--split-by``. Nothing is removed.
-"""
+"""A list of copies, for ``--exclude-ids-file`` and ``--split-by``. Nothing is removed."""
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.comparing import copies, similar, vectors
-from shardwright.errors import ShardwrightError, UsageError
+from shardwright.comparing import copies, similar
+from shardwright.comparing.copies import Copies
+from shardwright.comparing.similar import Numbers
+from shardwright.comparing.vectors import unit
+from shardwright.errors import UsageError
 from shardwright.interrupts import check
+from shardwright.looking.search import read_vectors
 from shardwright.looking.sources import Source
 from shardwright.progress import Progress
 from shardwright.storage import files
-from shardwright.store.attention import NEAR_DUPLICATE, OUTLIER
 
 if TYPE_CHECKING:
     from shardwright.looking import LookSummary
-
-SIMILARITY = "nearest_similarity"  # the column
-_BARS = 40  # of the histogram
-
-
-def read_vectors(source: Source, progress: Progress) -> NDArray[Any]:
-    """Read the vectors of all images."""
-    component = source.vector
-    if component is None:
-        fix = 'to compare images, derive one too, for example with encoder = "dinov3"'
-        if possible := copies.vectors_of(source.recipe):
-            fix += f", or name one: --component {possible[0].name}"
-        raise UsageError(copies.NO_VECTOR, path=source.name, fix=fix)
-    width, total = component.shape_for(0, 0)[0], len(source.table)
-    if total > similar.EXACT_MOST:
-        similar.require_faiss()  # now, and not after all vectors are read
-    return vectors.read(source.vectors(component), total, width, progress)
-
-
-def compare(source: Source, progress: Progress) -> tuple[similar.Similar, NDArray[np.float32]]:
-    """Compare the vectors of all images, and give each a place on a map.
-
-    The table gets the similarity and the flags.
-    """
-    read = read_vectors(source, progress)
-    found = similar.find(read, progress)
-    flags = {
-        NEAR_DUPLICATE: np.nan_to_num(found.similarity) >= similar.DEFAULT,
-        OUTLIER: found.outliers(),
-    }
-    source.table.put(SIMILARITY, found.similarity.astype(np.float64), flags)
-    return found, vectors.principal(read)
-
-
-class Search(Progress):
-    """Compares in a thread of its own, and reports its progress."""
-
-    def __init__(self, source: Source) -> None:
-        self.source, self.state, self.message = source, "none", ""
-        self.found: similar.Similar | None = None
-        self.places = np.zeros((0, 2), np.float32)  # by sample: on a map
-        self._done, self._total = 0, 0
-        self._lock = threading.Lock()
-
-    def start(self) -> None:
-        """Begin, or try again, unless it is at work or done."""
-        with self._lock:
-            if self.state in ("none", "failed"):
-                self.state, self.message = "working", ""
-                threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            found, self.places = compare(self.source, self)
-            self.found, self.state, self.message = found, "ready", ""
-        except Exception as error:  # it must not look as if it were still at work
-            kind = "" if isinstance(error, ShardwrightError) else f"{type(error).__name__}: "
-            self.state, self.message = "failed", f"{kind}{error}"
-
-    def phase(self, name: str, total: int, unit: str) -> None:
-        self.message, self._done, self._total = name, 0, total
-
-    def advance(self, count: int) -> None:
-        self._done += count
-
-    def report(self) -> dict[str, Any]:
-        """Report the progress, and what was found."""
-        said: dict[str, Any] = {
-            "state": self.state,
-            "done": self._done / self._total if self._total else 0.0,
-            "message": self.message,
-            "default": similar.DEFAULT,
-            "floor": similar.FLOOR,
-        }
-        if self.found is not None:
-            known = self.found.similarity[self.found.nearest >= 0]
-            counts, edges = np.histogram(known, _BARS, (similar.FLOOR, 1))
-            edges = edges.round(4)
-            said |= {
-                "approximate": self.found.approximate,
-                "samples": len(known),
-                "histogram": np.stack([edges[:-1], edges[1:], counts], axis=1).tolist(),
-            }
-        return said
 
 
 def write_groups(
     source: Source, path: Path, least: float, summary: LookSummary, progress: Progress
 ) -> None:
     """Write a line for each sample that is a copy of one that is not in the list, or so similar."""
-    read = None if source.vector is None else read_vectors(source, progress)
-    found = copies.find(source.table.hashes, read, progress)
-    groups = found.groups(least)
-    lines = [line for group in groups for line in _lines(source, found, read, group, least)]
-    files.write(path, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    vectors = None if source.vector is None else read_vectors(source, progress)
+    found = copies.find(source.table.hashes, vectors, progress)
+    ids, groups = source.table.ids, found.groups(least)
+    listed = [_repeated(found, vectors, group, least) for group in groups]
+    lines = [msgspec.json.encode(line) + b"\n" for each in listed for line in _lines(ids, each)]
+    files.write(path, b"".join(lines))
     summary.duplicates, summary.groups, summary.listed = str(path), len(groups), len(lines)
-    summary.identical = sum("identical" in line for line in lines)
+    summary.identical = sum(one.identical for each in listed for one in each.repeated)
     summary.threshold = least
     summary.approximate = found.similar is not None and found.similar.approximate
     summary.vector = None if source.vector is None else source.vector.name
@@ -128,50 +45,62 @@ def write_groups(
     summary.in_parts = len(found.across(source.table.parts.codes.astype(np.int64), least))
 
 
-def _lines(
-    source: Source,
-    found: copies.Copies,
-    read: NDArray[Any] | None,
-    group: similar.Numbers,
-    least: float,
-) -> list[dict[str, Any]]:
-    """Name each sample of a group that is a copy of an earlier one that is kept, or resembles it.
+class _Repeated(NamedTuple):
+    number: int
+    kept: int
+    cosine: float  # of both
+    identical: bool
 
-    A group may be a chain whose ends are unlike each other, so that several are kept. Then the
-    first line names all of them, so that the lines name the complete group for ``--split-by``.
+
+class _Group(NamedTuple):
+    repeated: list[_Repeated]
+    kept: list[int]  # the first, and of a chain also others
+
+
+def _lines(ids: Sequence[str], group: _Group) -> Iterator[dict[str, Any]]:
+    """Write the lines of a group; of a chain the first names all that are kept.
+
+    So the lines name the complete group, as ``--split-by`` needs it.
     """
-    ids = source.table.ids
-    lines: list[dict[str, Any]] = []
+    for one in group.repeated:
+        line: dict[str, Any] = {"image_id": ids[one.number], "kept": ids[one.kept]}
+        line["similarity"] = round(one.cosine, 4)
+        if one.identical:
+            line["identical"] = True
+        if one is group.repeated[0] and len(group.kept) > 1:
+            line["all_kept"] = [ids[number] for number in group.kept]
+        yield line
+
+
+def _repeated(found: Copies, vectors: NDArray[Any] | None, group: Numbers, least: float) -> _Group:
+    """Find each sample of a group that is a copy of an earlier one that is kept, or resembles it.
+
+    A group may be a chain whose ends are unlike each other, so that several are kept.
+    """
+    repeated: list[_Repeated] = []
     kept: list[int] = []
     by_file: dict[int, tuple[int, float]] = {}  # by hash: the sample that is kept, and the cosine
-    known = None if read is None else vectors.unit(read[group[:0]])
+    known = None if vectors is None else unit(vectors[group[:0]])
     for number in group.tolist():
         check()
         file, other, cosine = int(found.hashes[number]), None, 1.0
         if file in by_file:
             other, cosine = by_file[file]
-        elif read is not None and known is not None:
-            own = vectors.unit(read[number : number + 1])
+        elif vectors is not None and known is not None:
+            own = unit(vectors[number : number + 1])
             cosines = known @ own[0]
             if kept and (highest := cosines.max()) >= np.float32(least):
                 other, cosine = kept[int(cosines.argmax())], float(min(highest, 1.0))
             else:
                 known = np.concatenate([known, own])
-        if file:
-            by_file.setdefault(file, (number if other is None else other, cosine))
         if other is None:
             kept.append(number)
-            continue
-        line: dict[str, Any] = {
-            "image_id": ids[number],
-            "kept": ids[other],
-            "similarity": round(cosine, 4),
-        }
-        same = file != 0 and int(found.hashes[other]) == file
-        lines.append({**line, "identical": True} if same else line)
-    if lines and len(kept) > 1:
-        lines[0]["all_kept"] = [ids[number] for number in kept]
-    return lines
+        else:
+            same = file != 0 and int(found.hashes[other]) == file
+            repeated.append(_Repeated(number, other, cosine, same))
+        if file:
+            by_file.setdefault(file, (number if other is None else other, cosine))
+    return _Group(repeated, kept)
 
 
 def as_cosine(threshold: object) -> float:

@@ -1,7 +1,7 @@
 """Latents as pictures: by their own inverse, by a linear map to colours, or by the real decoder.
 
 Settings may come from a stranger's shards: nothing that they name is loaded, unless the user asks
-for the decoder.
+for the decoder. ``heat`` shows any other array.
 """
 
 from __future__ import annotations
@@ -33,20 +33,32 @@ Pairs = Callable[[], Iterable[Pair]]
 _Row = tuple[NDArray[np.float64], NDArray[np.float64]]  # channels and colours of some places
 
 _MOST_PAIRS = 64
-_LEAST_PAIRS = 4
+_LEAST_PAIRS = 4  # so that one can be held out
+_HELD_OUT = 4  # every fourth picture
 _PLACES = 2048  # of a picture that a map is fitted on
 _NUMBERS = 1 << 23  # that it is fitted on in all
 _CHANNELS = 512  # that it uses; of more, some at random
 _LEAST_CHANNELS = 16  # of many
 _PLACES_PER_CHANNEL = 8  # with fewer, it would learn the noise
+_RIDGE = 1e-6  # of the variance of a channel: enough for channels that depend on each other
 
 _LARGEST_BLOCK = 64 * 64  # pixels; a stranger's recipe may say anything
-_LARGEST_PICTURE = 1 << 22  # pixels
+_WORK = 1 << 28  # pixels by channels
+_LARGEST_PICTURE = 1 << 24  # pixels
+_LARGEST_MAP = 1 << 20  # pixels
 _LARGEST_VALUE = 1e6
 
 _LUMA = np.array([0.299, 0.587, 0.114])
 _SIDE = 64  # pixels at which a preview is compared with its picture
+
+_HEAT_SIDE = 128
+_MOST_HEAT = 1 << 22  # numbers that are read for it
+_LARGEST_HEAT = 1e30
+_STOPS = np.array(  # from dark to light, so that it can be read without colours
+    [(22, 12, 58), (62, 46, 134), (36, 108, 156), (52, 164, 130), (168, 208, 84), (252, 240, 164)]
+)
 _NOT_FINITE = (255, 0, 128)
+_NOTHING = (128, 128, 128)
 
 
 @dataclass(frozen=True)
@@ -80,16 +92,14 @@ def choose(
     """
     if component.map is None or not component.is_known:
         return None
-    kind = ENCODERS.get(component.encoder or "")  # an encoder of the user's is never imported here
     if settings.get("encoder") == "sketch":
         small = component.map.down * component.map.across <= _LARGEST_BLOCK
         if small and (component.is_float or component.dtype[1] in "iu"):  # a bool is only a sign
-            return Preview("sketch, decoded", component, lambda v: sketch.decode(v, component))
-    elif decode and kind is not None and kind.module == "autoencoder":
+            return Preview("sketch, decoded", component, lambda v: _sketched(component, v))
+    elif decode and _has_decoder(component):
         return _decoded(component, settings)
-    count = _count(component) or 0
-    if (factors := rgb.published(count, settings)) is not None:
-        return _linear("linear map of FLUX.1", component, factors, np.arange(count))
+    if (factors := rgb.published(_count(component) or 0, settings)) is not None:
+        return _linear("linear map of FLUX.1", component, factors)
     return _fitted(component, pairs)
 
 
@@ -131,19 +141,60 @@ def _correlation(shown: list[Picture], pictures: list[Picture]) -> float | None:
     return float(np.corrcoef(joined)[0, 1])
 
 
+def heat(array: Numbers, component: Component | None = None) -> Picture:
+    """Show any array by a scale of colours: a vector as a grid, a map as the mean of its channels.
+
+    The scale ends at the 1st and the 99th percentile. What is not finite has a colour of its own.
+    Of very large arrays, some rows and columns all over are shown.
+    """
+    if array.dtype.kind not in "biuf" or not array.size:
+        return np.full((1, 1, 3), _NOTHING, np.uint8)
+    layers = _strided(_layers(array, component), _MOST_HEAT)
+    layers = layers[:: math.ceil(layers.size / _MOST_HEAT)]
+    values, finite = _finite(layers, _LARGEST_HEAT)
+    # In a cell, the mean of what is finite; but one number that is not must not disappear.
+    count: Numbers = _pooled(np.add.reduce(finite, axis=0, dtype=np.int64))
+    means = _pooled(np.add.reduce(values, axis=0, dtype=np.float64)) / np.maximum(count, 1)
+    marked = count < _pooled(np.full(finite.shape[1:], len(finite)))
+    known = means[~marked]
+    low, high = np.percentile(known, (1, 99)) if known.size else (0.0, 0.0)
+    shade = (means - low) / (high - low) if high > low else np.full(means.shape, 0.5)
+    steps = np.linspace(0, 1, len(_STOPS))
+    colours = [np.interp(shade, steps, _STOPS[:, channel]) for channel in range(3)]
+    picture = np.stack(colours, axis=-1).round().astype(np.uint8)
+    picture[marked] = _NOT_FINITE
+    if array.ndim == 1:
+        picture.reshape(-1, 3)[array.size :] = _NOTHING
+    return picture
+
+
+# Sketched
+
+
+def _sketched(component: Component, values: Floats) -> Picture:
+    layout = component.map
+    assert layout is not None
+    channels = values.size // math.prod(values.shape[place] for place in layout.places)
+    places = min(_WORK // channels, _LARGEST_PICTURE) // (layout.down * layout.across)
+    maps = np.moveaxis(values, layout.places, (-2, -1))
+    some = np.moveaxis(_strided(maps, places * channels), (-2, -1), layout.places)
+    return sketch.decode(some, component)
+
+
 # Decoded
+
+
+def _has_decoder(component: Component) -> bool:
+    """Whether a model of ours made it; an encoder of the user's own is never imported here."""
+    kind = ENCODERS.get(component.encoder or "")
+    return kind is not None and kind.module == "autoencoder"
 
 
 def _decoded(component: Component, settings: Mapping[str, Any]) -> Preview:
     require(("torch", "diffusers"), "--decode needs", "leave --decode out")
     from shardwright.encoders.autoencoder import Decoder  # here, because it needs torch
 
-    model, revision = component.settings.get("model"), settings.get("revision")
-    if not isinstance(model, str) or not model:
-        what = f"--decode: the recipe names no model for {component.name}"
-        raise UsageError(what, fix="leave --decode out")
-    if settings.get("model") == model and revision:  # the one that made the latents
-        model = f"{model}@{revision}"
+    model = _model(component, settings)
     subfolder = component.settings.get("subfolder", "")
     if not isinstance(subfolder, str) or ".." in subfolder.split("/"):
         subfolder = ""
@@ -164,25 +215,37 @@ def _decoded(component: Component, settings: Mapping[str, Any]) -> Preview:
                 what = f"no memory to decode a latent of {values.shape}"
                 raise ShardwrightError(what, fix="leave --decode out") from error
 
-    same = all(settings.get(key, value) == value for key, value in decoder.identity.items())
+    others = {key: settings[key] for key in decoder.identity if key in settings}
+    same = all(decoder.identity[key] == value for key, value in others.items())
     note = "" if same else ", which is not the one that made them"
     return Preview(f"decoded by {decoder.identity['model']}{note}", component, make)
+
+
+def _model(component: Component, settings: Mapping[str, Any]) -> str:
+    """Name the model of the recipe, at the revision that made the latents if that is known."""
+    model, revision = component.settings.get("model"), settings.get("revision")
+    if not isinstance(model, str) or not model:
+        what = f"--decode: the recipe names no model for {component.name}"
+        raise UsageError(what, fix="leave --decode out")
+    return f"{model}@{revision}" if settings.get("model") == model and revision else model
 
 
 # A linear map
 
 
 def _linear(
-    label: str, component: Component, factors: rgb.Factors, used: NDArray[np.int64]
+    label: str, component: Component, factors: rgb.Factors, used: NDArray[np.intp] | None = None
 ) -> Preview:
     def make(values: Floats) -> Picture:
-        return factors.picture(_channels(values, component)[used])
+        channels = _channels(values, component)
+        channels = channels if used is None else channels[used]
+        return factors.picture(_strided(channels, _LARGEST_MAP * len(channels)))
 
     return Preview(label, component, make)
 
 
 def _fitted(component: Component, pairs: Pairs) -> Preview | None:
-    """Fit a linear map by least squares."""
+    """Fit a linear map by least squares; measure its error on pictures that are held out."""
     count = _count(component)
     if count is None:
         return None
@@ -191,17 +254,25 @@ def _fitted(component: Component, pairs: Pairs) -> Preview | None:
     most = min(_PLACES, _NUMBERS // (len(used) * _MOST_PAIRS))
     some = (_row(component, pair, used, most) for pair in islice(pairs(), _MOST_PAIRS))
     rows = [row for row in some if row is not None]
-    enough = sum(len(colours) for _, colours in rows) // _PLACES_PER_CHANNEL
+    fitted = [row for number, row in enumerate(rows) if number % _HELD_OUT != _HELD_OUT - 1]
+    enough = sum(len(colours) for _, colours in fitted) // _PLACES_PER_CHANNEL
     if len(rows) < _LEAST_PAIRS or enough < min(len(used), _LEAST_CHANNELS):
         return None
-    channels, colours = (np.concatenate(column) for column in zip(*rows, strict=True))
-    if colours.std(axis=0).max() < 1 / 255:
+    used = used[:enough]
+    known, seen = _joined(fitted, enough)
+    if seen.std(axis=0).max() < 1 / 255:
         return None  # plain pictures: nothing to learn from
-    factors = _least_squares(channels[:, :enough], colours)
-    return _linear(f"linear fit on {len(rows)} pictures", component, factors, used[:enough])
+    channels, colours = _joined(rows[_HELD_OUT - 1 :: _HELD_OUT], enough)
+    error = _error(_least_squares(known, seen).colours(channels), colours)
+    plain = _error(seen.mean(axis=0), colours)
+    label = (
+        f"linear fit on {len(rows)} pictures, error {100 * error:.0f} % of the range, "
+        f"{100 * plain:.0f} % for a plain colour"
+    )
+    return _linear(label, component, _least_squares(*_joined(rows, enough)), used)
 
 
-def _row(component: Component, pair: Pair, used: NDArray[np.int64], most: int) -> _Row | None:
+def _row(component: Component, pair: Pair, used: NDArray[np.intp], most: int) -> _Row | None:
     """Give the channels and the colours of some places of a picture; None if there are none."""
     latent, picture = pair
     try:
@@ -218,10 +289,24 @@ def _row(component: Component, pair: Pair, used: NDArray[np.int64], most: int) -
     return channels.reshape(len(channels), -1).T[places].astype(np.float64), colours[places]
 
 
+def _joined(rows: list[_Row], count: int) -> _Row:
+    channels, colours = zip(*rows, strict=True)
+    return np.concatenate([each[:, :count] for each in channels]), np.concatenate(colours)
+
+
 def _least_squares(channels: NDArray[np.float64], colours: NDArray[np.float64]) -> rgb.Factors:
-    middle, grey = channels.mean(axis=0), colours.mean(axis=0)
-    weights = np.linalg.lstsq(channels - middle, colours - grey, rcond=1e-6)[0]
+    middle, spread = channels.mean(axis=0), channels.std(axis=0)
+    spread[spread <= 1e-9 * np.abs(middle)] = np.inf  # a constant channel has no weight
+    spread[spread == 0] = np.inf
+    unit = (channels - middle) / spread
+    gram = unit.T @ unit / len(unit) + _RIDGE * np.eye(unit.shape[1])
+    grey = colours.mean(axis=0)
+    weights = np.linalg.solve(gram, unit.T @ (colours - grey) / len(unit)) / spread[:, None]
     return rgb.Factors(weights, grey - middle @ weights)
+
+
+def _error(found: NDArray[np.float64], colours: NDArray[np.float64]) -> float:
+    return float(np.sqrt(np.square(found - colours).mean()))
 
 
 # Arrays
@@ -236,25 +321,19 @@ def _count(component: Component) -> int | None:
 
 
 def _cleaned(latent: Numbers, component: Component) -> tuple[Floats, NDArray[np.bool_]]:
-    """Give the values in a sane range, and at which places all of them were finite.
-
-    Of a very large latent, some rows and columns all over are left.
-    """
+    """Give the values in a sane range, and at which places all of them were finite."""
     if not component.accepts(latent.shape) or latent.dtype.kind not in "biuf":
         what = f"{component.name}: an array of {latent.dtype} {latent.shape} is not a latent"
         raise DamageError(what, fix="verify the data")
-    assert component.map is not None
-    maps = np.moveaxis(latent, component.map.places, (-2, -1))
-    most = max(1, _LARGEST_PICTURE // (component.map.down * component.map.across))
-    excess = math.prod(maps.shape[-2:]) / most
-    if excess > 1:
-        maps = maps[..., :: math.ceil(max(math.sqrt(excess), excess / maps.shape[-1])), :]
-        maps = maps[..., :: math.ceil(math.prod(maps.shape[-2:]) / most)]
-    some = np.moveaxis(maps, (-2, -1), component.map.places)
-    finite = np.isfinite(some)
-    floats = some.astype(np.result_type(some.dtype, np.float32))
-    values = np.where(finite, floats, 0).clip(-_LARGEST_VALUE, _LARGEST_VALUE)
+    values, finite = _finite(latent, _LARGEST_VALUE)
     return values, np.logical_and.reduce(_channels(finite, component), axis=0)
+
+
+def _finite(array: Numbers, largest: float) -> tuple[Floats, NDArray[np.bool_]]:
+    """Give floats of a sane range, zero where they were not finite, and where they were."""
+    finite = np.isfinite(array)
+    floats = array.astype(np.result_type(array.dtype, np.float32))
+    return np.where(finite, floats, 0).clip(-largest, largest), finite
 
 
 def _channels(array: Numbers, component: Component) -> Numbers:
@@ -262,6 +341,36 @@ def _channels(array: Numbers, component: Component) -> Numbers:
     assert component.map is not None
     maps = np.moveaxis(array, component.map.places, (-2, -1))
     return maps.reshape(-1, *maps.shape[-2:])
+
+
+def _strided(maps: Numbers, most: int) -> Numbers:
+    """Leave out rows and columns, so that at most about so many numbers are left."""
+    excess = maps.size / max(1, most)
+    if excess <= 1:
+        return maps
+    maps = maps[..., :: math.ceil(max(math.sqrt(excess), excess / maps.shape[-1])), :]
+    return maps[..., :: math.ceil(maps.size / max(1, most))]
+
+
+def _layers(array: Numbers, component: Component | None) -> Numbers:
+    """Give an array as maps (layers, rows, columns); a vector is filled up to a grid."""
+    if array.ndim < 2:
+        flat = array.reshape(-1)[:: math.ceil(array.size / _MOST_HEAT)]
+        columns = math.ceil(math.sqrt(flat.size))
+        rows = -(-flat.size // columns)
+        return np.pad(flat, (0, rows * columns - flat.size), mode="edge").reshape(1, rows, columns)
+    if component is not None and component.map is not None and component.accepts(array.shape):
+        return _channels(array, component)
+    return array.reshape(-1, *array.shape[-2:])
+
+
+def _pooled(plane: Numbers) -> Numbers:
+    """Add up the cells of a grid of at most so many rows and columns."""
+    for axis, length in enumerate(plane.shape):
+        if length > _HEAT_SIDE:
+            starts = np.arange(_HEAT_SIDE) * length // _HEAT_SIDE
+            plane = np.add.reduceat(plane, starts, axis=axis)
+    return plane
 
 
 def _resized(picture: Picture, width: int, height: int) -> Floats:

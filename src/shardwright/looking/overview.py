@@ -15,6 +15,13 @@ from shardwright.progress import quantity
 from shardwright.recipes.compare import dtype_text, shape_text
 from shardwright.reporting.rows import READY
 from shardwright.store import attention
+from shardwright.store.attention import (
+    CROPPED,
+    ENLARGED,
+    IDENTICAL,
+    NEAR_DUPLICATE,
+    Attention,
+)
 from shardwright.store.facts import LOST, TOKENS
 
 _BINS = 20
@@ -23,8 +30,8 @@ _TITLES = {
     "height": "Height (pixels)",
     "sample_bytes": "Bytes of the sample",
     "image_bytes": "Bytes of the image file",
-    attention.ENLARGED: "Enlarged (times)",
-    attention.CROPPED: "Cropped (share of the picture)",
+    ENLARGED: "Enlarged (times)",
+    CROPPED: "Cropped (share of the picture)",
     "nearest_similarity": "Similarity to the nearest sample",
 }
 
@@ -42,11 +49,6 @@ def describe(source: Source) -> dict[str, Any]:
     """Give what the overview shows; what needs the pictures or the vectors comes later."""
     table, recipe = source.table, source.recipe
     vectors, usual = source.vector, image_vector(recipe)
-    charted = (
-        attention.ENLARGED,
-        attention.CROPPED,
-        *(name for name in table.columns if name.startswith(TOKENS)),
-    )
     return {
         "path": source.name,
         "kind": source.kind,
@@ -55,11 +57,20 @@ def describe(source: Source) -> dict[str, Any]:
         "about": source.bytes_estimated,
         "shards": sum(b.shards or 0 for b in source.buckets) if source.kind == "shards" else None,
         "parts": list(table.parts.counts()),
-        "buckets": [vars(each) for each in source.buckets],
+        "buckets": [
+            {
+                "bucket": each.bucket,
+                "part": each.part,
+                "samples": each.samples,
+                "bytes": each.bytes,
+                "shards": each.shards,
+            }
+            for each in source.buckets
+        ],
         "not_ready": [
             {"reason": reason, "count": count} for reason, count in not_ready(table).items()
         ],
-        "histograms": [histogram(name, table) for name in charted if name in table.numbers],
+        "histograms": list(histograms(table)),
         "components": [
             {
                 "name": component.name,
@@ -90,47 +101,30 @@ def not_ready(table: Table) -> dict[str, int]:
     return {name: count for name, count in table.states.counts().items() if name != READY}
 
 
-def attention_of(source: Source, found: Similar | None) -> Iterator[attention.Attention]:
-    """List what needs attention, as far as the table shows it, and what was ``found``."""
+def attention_of(source: Source) -> Iterator[Attention]:
+    """List what needs attention, as far as the table shows it."""
     table = source.table
-    yield from (attention.Attention(note, 0) for note in source.notes)
+    yield from (Attention(note, 0) for note in source.notes)
     yield from attention.not_ready(not_ready(table))
     for component in source.recipe.captions:
         known = table.numbers.get(LOST + component.name, np.full(len(table), np.nan))
         if count := int(np.isnan(known[table.ready]).sum()):
             samples = quantity(count, "samples")
-            yield attention.Attention(
-                f"not known whether {component.name} cut off captions: {samples}", 0
-            )
+            yield Attention(f"not known whether {component.name} cut off captions: {samples}", 0)
     for name, column in table.numbers.items():
         if name.startswith(LOST):
             yield from attention.truncated(name.removeprefix(LOST), int((column > 0).sum()))
-    for flag in (attention.ENLARGED, attention.CROPPED):
+    for flag in (ENLARGED, CROPPED):
         if flag in table.flags:
             count = int(table.flags[flag].sum())
             yield from attention.much(flag, count, float(np.nanmax(table.numbers[flag])))
-    if attention.IDENTICAL in table.flags:
-        count = int(table.flags[attention.IDENTICAL].sum())
-        yield attention.Attention(
-            f"{count:,} samples are identical files", count, attention.IDENTICAL
-        )
-    yield from _in_parts(source, None)
-    if found is not None and (groups := found.groups(DEFAULT)):
-        count = sum(map(len, groups))
-        text = f"{quantity(count, 'samples')} in {quantity(len(groups), 'groups')} are nearly alike"
-        by = source.vector.name if source.vector else ""
-        yield attention.Attention(
-            f"{text} ({by}: cosine {DEFAULT} or more)", count, attention.NEAR_DUPLICATE
-        )
-        yield from _in_parts(source, found)
-    if found is not None and (count := int(table.flags[attention.OUTLIER].sum())):
-        verb = "resembles" if count == 1 else "resemble"
-        yield attention.Attention(
-            f"{quantity(count, 'samples')} {verb} no other", count, attention.OUTLIER
-        )
+    if IDENTICAL in table.flags:
+        count = int(table.flags[IDENTICAL].sum())
+        yield Attention(f"{count:,} samples are identical files", count, IDENTICAL)
+    yield from in_parts(source, None)
 
 
-def _in_parts(source: Source, found: Similar | None) -> Iterator[attention.Attention]:
+def in_parts(source: Source, found: Similar | None) -> Iterator[Attention]:
     """List copies in several parts: those that ``found`` has, or else identical files."""
     table = source.table
     across = Copies(table.hashes, found).across(table.parts.codes.astype(np.int64), DEFAULT)
@@ -142,9 +136,14 @@ def _in_parts(source: Source, found: Similar | None) -> Iterator[attention.Atten
         verb = "is" if len(pairs) == 1 else "are"
         groups = f"{quantity(len(pairs), 'groups')} of {of}"
         text = f"{groups} {verb} in several parts, for example {' and '.join(places)}"
-        yield attention.Attention(
-            text, len(pairs), attention.IDENTICAL if found is None else attention.NEAR_DUPLICATE
-        )
+        yield Attention(text, len(pairs), IDENTICAL if found is None else NEAR_DUPLICATE)
+
+
+def histograms(table: Table) -> Iterator[dict[str, Any]]:
+    """Count samples by how much was enlarged, cropped and cut off."""
+    for name in (ENLARGED, CROPPED, *(n for n in table.columns if n.startswith(TOKENS))):
+        if name in table.numbers:
+            yield histogram(name, table)
 
 
 def histogram(name: str, table: Table) -> dict[str, Any]:

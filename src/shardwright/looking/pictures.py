@@ -8,19 +8,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from threading import Lock
-from typing import Concatenate, ParamSpec
 
 import numpy as np
 from PIL import Image
 
 from shardwright.comparing.vectors import even
 from shardwright.deriving import images
+from shardwright.deriving.images import BadImageError, Pictures, Size
 from shardwright.encoders.preparing import pixels
 from shardwright.errors import ShardwrightError
 from shardwright.looking import latents
+from shardwright.looking.latents import Agreement, Pair, Preview
 from shardwright.looking.sources import Source
 from shardwright.recipes import Component
 from shardwright.store.provenance import SRGB
@@ -36,8 +36,6 @@ _CHECKED, _DECODED = 16, 2  # of these, that are compared; a decoder takes secon
 _PAIR_SIDE = 512
 
 Box = tuple[float, float, float, float]
-Given = ParamSpec("Given")
-Make = Callable[Concatenate["Previews", int, Given], bytes | None]
 
 
 @dataclass(frozen=True)
@@ -45,36 +43,10 @@ class Original:
     """The image file of a sample, and which part of it the arrays show."""
 
     path: str
-    size: images.Size  # of the upright picture
+    size: Size  # of the upright picture
     crop: Box | None
     note: str | None  # what is odd about the file
     is_scalable: bool  # whether it can be decoded at a smaller scale
-
-
-def _kept(make: Make[Given]) -> Make[Given]:
-    """Keep the finished pictures of a method, as far as there is room."""
-
-    @wraps(make)
-    def kept(
-        self: Previews, number: int, /, *args: Given.args, **options: Given.kwargs
-    ) -> bytes | None:
-        key, cache = (make.__name__, number, args, *options.items()), self.cache
-        with self.lock:
-            if key in cache:
-                cache.move_to_end(key)
-                return cache[key]
-        made = None
-        with suppress(ShardwrightError):  # of a damaged member, which the sample's own page shows
-            made = make(self, number, *args, **options)
-        if made is not None:
-            with self.lock:
-                self.held += len(made) - len(cache.pop(key, b""))
-                cache[key] = made
-                while self.held > _CACHE:
-                    self.held -= len(cache.popitem(last=False)[1])
-        return made
-
-    return kept
 
 
 class Previews:
@@ -83,61 +55,61 @@ class Previews:
     def __init__(self, source: Source, folder: Path | None, *, decode: bool) -> None:
         self.source, self._folder, self._decode = source, folder, decode
         self._trusted = "://" not in source.name  # a stranger's record may name any file
-        self._previews: dict[str, latents.Preview | None] = {}
-        self._agreements: dict[str, latents.Agreement | None] = {}
-        self.cache: OrderedDict[object, bytes] = OrderedDict()
-        self.held = 0  # bytes
-        self.lock, self._choosing = Lock(), Lock()
+        self._previews: dict[str, Preview | None] = {}
+        self._agreements: dict[str, Agreement | None] = {}
+        self._cache: OrderedDict[object, bytes] = OrderedDict()
+        self._held = 0
+        self._lock, self._choosing = Lock(), Lock()
         self.latents = [c for c in source.recipe.components if c.map is not None]
         if decode:  # now, when the user can still see an error
             for component in self.latents:
                 self.label(component)
 
-    @_kept
     def thumbnail(self, number: int, *, latent: bool = False) -> bytes | None:
         """Give a small JPEG of what the arrays show; None if nothing shows it."""
-        found = None if latent else self._framed(number, THUMBNAIL)
-        if found is None and self.latents:
-            found = self._latent(number, self.latents[0])
-        return None if found is None else _encoded(found, THUMBNAIL, "jpeg")
+        return self._kept(("thumbnail", number, latent), lambda: self._thumbnail(number, latent))
 
-    @_kept
     def image(self, number: int) -> bytes | None:
         """Give a JPEG of the complete image, or else of the picture among the members."""
-        found = self.original(number)
-        image = self._read(found, LARGE) if found else None
-        image = image or self._member_picture(number, LARGE)
-        return None if image is None else _encoded(image, LARGE, "jpeg")
+        return self._kept(("image", number), lambda: self._image(number))
 
-    @_kept
     def latent(self, number: int, name: str) -> bytes | None:
         """Give a PNG of a latent."""
-        component = next((c for c in self.latents if c.name == name), None)
-        found = self._latent(number, component) if component else None
-        return None if found is None else _encoded(found, LARGE, "png")
+        return self._kept(("latent", number, name), lambda: self._latent_png(number, name))
+
+    def heat(self, number: int, name: str) -> bytes | None:
+        """Give a PNG of the numbers of a member."""
+        return self._kept(("heat", number, name), lambda: self._heat(number, name))
 
     def label(self, component: Component) -> str | None:
         """Say how the picture of a latent is made; None if there is none."""
         preview = self._preview(component)
         return preview.label if preview else None
 
-    def agreement(self, component: Component) -> latents.Agreement | None:
+    def agreement(self, component: Component) -> Agreement | None:
         """Compare latents with their images and with others; None if unknown."""
+        with self._choosing:
+            if component.name in self._agreements:
+                return self._agreements[component.name]
         preview = self._preview(component)
-        if component.name not in self._agreements:
-            pairs = list(self._pairs(component, _DECODED if self._decode else _CHECKED))
-            self._agreements[component.name] = preview and latents.agreement(preview, pairs)
-        return self._agreements[component.name]
+        found = None
+        most = _DECODED if self._decode else _CHECKED
+        if preview is not None and (pairs := list(self._pairs(component, most))):
+            found = latents.agreement(preview, pairs)
+        self._agreements[component.name] = found
+        return found
 
     def file(self, number: int) -> str | None:
         """Find the image file of a sample."""
-        paths = self.source.image_paths(number)
-        places = (place for path in paths for place in self._places(path))
-        return next(filter(os.path.isfile, places), None)
+        for path in self.source.image_paths(number):
+            for place in self._places(path):
+                if os.path.isfile(place):
+                    return place
+        return None
 
     def original(self, number: int) -> Original | None:
         """Look at the head of the image file of a sample."""
-        with suppress(images.BadImageError, ShardwrightError):
+        with suppress(BadImageError, ShardwrightError):
             path = self.file(number)
             if path is None:
                 return None
@@ -154,8 +126,8 @@ class Previews:
     def _read(self, found: Original, side: int) -> Image.Image | None:
         """Read an image, upright, and not much larger than this side."""
         fit = (s for s in _SCALES if found.is_scalable and max(found.size) >= 2 * side * s)
-        with suppress(images.BadImageError):
-            return images.read(found.path, {SRGB}, next(fit, 1)).by_colour[SRGB]
+        with suppress(BadImageError):
+            return _upright(images.read(found.path, {SRGB}, next(fit, 1)))
         return None
 
     def _places(self, path: str) -> Iterator[str]:
@@ -166,6 +138,12 @@ class Previews:
         names = [name for name in path.split("/") if name not in ("", "..", ".")][-_DEEPEST:]
         for start in range(len(names)):  # the longest path that is there is the most certain
             yield str(self._folder.joinpath(*names[start:]))
+
+    def _thumbnail(self, number: int, latent: bool) -> bytes | None:
+        found = None if latent else self._framed(number, THUMBNAIL)
+        if found is None and self.latents:
+            found = self._latent(number, self.latents[0])
+        return None if found is None else _jpeg(found, THUMBNAIL)
 
     def _framed(self, number: int, side: int) -> Image.Image | None:
         """Show what the arrays show: the picture among the members, else a part of the image."""
@@ -180,6 +158,12 @@ class Previews:
         box = (left * across, top * down, right * across, bottom * down)
         size = max(1, round(box[2] - box[0])), max(1, round(box[3] - box[1]))
         return image.resize(size, Image.Resampling.BOX, box)
+
+    def _image(self, number: int) -> bytes | None:
+        found = self.original(number)
+        image = self._read(found, LARGE) if found else None
+        image = image or self._member_picture(number, LARGE)
+        return None if image is None else _jpeg(image, LARGE)
 
     def _member_picture(self, number: int, side: int) -> Image.Image | None:
         names = (n for n in self.source.members(number) if n.rpartition(".")[2] in _PICTURES)
@@ -199,7 +183,22 @@ class Previews:
             return None
         return Image.fromarray(preview.picture(member.value))
 
-    def _preview(self, component: Component) -> latents.Preview | None:
+    def _latent_png(self, number: int, name: str) -> bytes | None:
+        component = next((c for c in self.latents if c.name == name), None)
+        found = self._latent(number, component) if component else None
+        if found is not None:
+            found.thumbnail((LARGE, LARGE))
+        return None if found is None else _png(found)
+
+    def _heat(self, number: int, name: str) -> bytes | None:
+        if name not in self.source.members(number):
+            return None
+        member = self.source.member(number, name)
+        if not isinstance(member.value, np.ndarray):
+            return None
+        return _png(Image.fromarray(latents.heat(member.value, member.component)))
+
+    def _preview(self, component: Component) -> Preview | None:
         with self._choosing:
             if component.name not in self._previews:
                 settings = self.source.settings.get(component.name, {})
@@ -211,7 +210,7 @@ class Previews:
                 )
             return self._previews[component.name]
 
-    def _pairs(self, component: Component, most: int) -> Iterator[latents.Pair]:
+    def _pairs(self, component: Component, most: int) -> Iterator[Pair]:
         """Give latents with the pixels that they show, of samples all over the source."""
         ready = self.source.table.ready
         for number in ready[even(len(ready), most)].tolist():
@@ -221,19 +220,54 @@ class Previews:
                 if framed is not None and member and isinstance(member.value, np.ndarray):
                     yield member.value, pixels(framed)
 
+    def _kept(self, key: object, make: Callable[[], bytes | None]) -> bytes | None:
+        with self._lock:
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+        try:
+            made = make()
+        except ShardwrightError:  # of a damaged member; the sample's own page says what it is
+            made = None
+        if made is not None:
+            with self._lock:
+                self._held += len(made) - len(self._cache.pop(key, b""))
+                self._cache[key] = made
+                while self._held > _CACHE:
+                    self._held -= len(self._cache.popitem(last=False)[1])
+        return made
 
-def _crop(record: Record, size: images.Size) -> Box | None:
+
+def _crop(record: Record, size: Size) -> Box | None:
     """Read the crop of a record, if it lies within the picture."""
     crop = record.get(CROP)
-    if not isinstance(crop, list) or [type(side) in (int, float) for side in crop] != [True] * 4:
+    if not isinstance(crop, list) or len(crop) != 4:
+        return None
+    if not all(type(side) in (int, float) for side in crop):
         return None
     left, top, right, bottom = crop
     inside = 0 <= left < right <= size.width and 0 <= top < bottom <= size.height
     return (left, top, right, bottom) if inside else None
 
 
-def _encoded(image: Image.Image, side: int, kind: str) -> bytes:
+def _upright(found: Pictures) -> Image.Image:
+    """Give the picture without what pads it when it is decoded at a smaller scale."""
+    image = found.by_colour[SRGB]
+    box = found.place((0, 0, *found.size))
+    left, top, right, bottom = map(round, box)
+    if (left, top, right, bottom) == (0, 0, *image.size):
+        return image
+    return image.crop((left, top, min(right, image.width), min(bottom, image.height)))
+
+
+def _jpeg(image: Image.Image, side: int) -> bytes:
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     out = io.BytesIO()
-    image.convert("RGB").save(out, kind, quality=85)
+    image.convert("RGB").save(out, "jpeg", quality=85)
+    return out.getvalue()
+
+
+def _png(image: Image.Image) -> bytes:
+    out = io.BytesIO()
+    image.save(out, "png")
     return out.getvalue()

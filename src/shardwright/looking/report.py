@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,9 @@ from shardwright.comparing.vectors import even
 from shardwright.errors import UsageError
 from shardwright.interrupts import check
 from shardwright.looking import overview, samples
-from shardwright.looking.duplicates import compare
 from shardwright.looking.pictures import Previews
-from shardwright.looking.viewer import unlike
+from shardwright.looking.search import compare
+from shardwright.looking.viewer import similar_lines, unlike
 from shardwright.progress import Progress, quantity, size
 from shardwright.storage import files
 
@@ -57,15 +58,17 @@ def write_report(
     """Write the report with so many samples, from all over the source."""
     source = pictures.source
     found = overview.describe(source)
-    alike = None
-    if source.vector is not None and len(source.table) <= similar.EXACT_MOST:
-        alike, _ = compare(source, progress)
-    lines = [each.text for each in overview.attention_of(source, alike)]
-    if source.vector is not None and alike is None:
-        most = f"{similar.EXACT_MOST:,}"
-        lines.append(f"more than {most} samples: near-duplicates were not looked for")
-    warnings = (unlike(one.name, pictures.agreement(one)) for one in pictures.latents)
-    lines += filter(None, warnings)
+    lines = [each.text for each in overview.attention_of(source)]
+    vectors = source.vector
+    if vectors is not None and len(source.table) <= similar.EXACT_MOST:
+        lines += [each.text for each in similar_lines(source, compare(source, progress))]
+    elif vectors is not None:
+        lines.append(
+            f"more than {similar.EXACT_MOST:,} samples: near-duplicates were not looked for"
+        )
+    for component in pictures.latents:
+        if warning := unlike(component.name, pictures.agreement(component)):
+            lines.append(warning)
     ready = source.table.ready
     chosen = ready[even(len(ready), count)].tolist()
     progress.phase("report", len(chosen), "samples")
@@ -89,14 +92,6 @@ def _page(found: dict[str, Any], lines: list[str], cards: list[str]) -> bytes:
     count = quantity(found["samples"], "samples")
     totals = f"{count} in {place}, {about}{size(found['bytes'])}"
     title = escape(found["path"])
-    heads = ["component", "dtype", "shape", "made from", "model"]
-    components = [
-        [c["name"], c["dtype"], ", ".join(map(str, c["shape"])), c["source"], c["model"] or ""]
-        for c in found["components"]
-    ]
-    made = {each["name"]: each["settings"] for each in found["components"]}
-    data = msgspec.json.encode({"recipe": found["recipe"], "settings": made}, order="sorted")
-    settings = msgspec.json.format(data, indent=2).decode()
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -114,9 +109,9 @@ def _page(found: dict[str, Any], lines: list[str], cards: list[str]) -> bytes:
         *(_chart(each) for each in found["histograms"]),
         "</div>" if found["histograms"] else "",
         "<h2>Components</h2>",
-        _table(heads, components),
+        _components(found),
         "<details><summary>Recipe and settings</summary>",
-        f"<pre>{escape(settings)}</pre></details>",
+        f"<pre>{escape(_settings(found))}</pre></details>",
         f'<h2>{len(cards):,} of {count}</h2><div class="grid">',
         *cards,
         "</div></body></html>\n",
@@ -125,10 +120,30 @@ def _page(found: dict[str, Any], lines: list[str], cards: list[str]) -> bytes:
 
 
 def _buckets(found: dict[str, Any]) -> str:
-    hidden = {"part"} if not found["parts"] else set()
-    hidden |= {"shards"} if found["shards"] is None else set()
-    head = [n for n in ("bucket", "part", "samples", "bytes", "shards") if n not in hidden]
-    return _table(head, [[each[name] for name in head] for each in found["buckets"]])
+    head = ["bucket", "part", "samples", "bytes", "shards"]
+    rows = [[each[name] for name in head] for each in found["buckets"]]
+    if not found["parts"]:
+        head.remove("part")
+        rows = [[row[0], *row[2:]] for row in rows]
+    if found["shards"] is None:
+        head.remove("shards")
+        rows = [row[:-1] for row in rows]
+    return _table(head, rows)
+
+
+def _components(found: dict[str, Any]) -> str:
+    head = ["component", "dtype", "shape", "made from", "model"]
+    rows = [
+        [c["name"], c["dtype"], ", ".join(map(str, c["shape"])), c["source"], c["model"] or ""]
+        for c in found["components"]
+    ]
+    return _table(head, rows)
+
+
+def _settings(found: dict[str, Any]) -> str:
+    made = {each["name"]: each["settings"] for each in found["components"]}
+    data = msgspec.json.encode({"recipe": found["recipe"], "settings": made}, order="sorted")
+    return msgspec.json.format(data, indent=2).decode()
 
 
 def _table(head: list[str], rows: list[list[Any]]) -> str:
@@ -160,9 +175,11 @@ def _chart(found: dict[str, Any]) -> str:
         f'<text x="{width}" y="{height + 30}" text-anchor="end">{bins[-1][1]:g}</text>'
         f'<text x="0" y="10">{most:,}</text>'
     )
-    unknown = ""
-    if found["unknown"]:
-        unknown = f"<small>not known for {quantity(found['unknown'], 'samples')}</small>"
+    unknown = (
+        f"<small>not known for {quantity(found['unknown'], 'samples')}</small>"
+        if found["unknown"]
+        else ""
+    )
     return (
         f"<div><strong>{escape(found['title'])}</strong>"
         f'<svg viewBox="0 0 {width} {height + 36}" role="img" '
@@ -179,13 +196,18 @@ def _card(pictures: Previews, number: int) -> str:
         data = base64.b64encode(made).decode()
         picture = f'<img alt="" src="data:image/jpeg;base64,{data}">'
     caption = samples.record_of(pictures.source, number)[0].get("caption")
-    caption = caption if isinstance(caption, str) else ""
-    # What the first component that cuts it does not read is struck out.
-    ends = (cut["at"] for cut in samples.cuts(pictures.source, number) if cut["at"] is not None)
-    at = min(ends, default=len(caption))
-    cut = f"<del>{escape(caption[at:])}</del>" if at < len(caption) else ""
+    text = "".join(_cut(pictures, number, caption)) if isinstance(caption, str) else ""
     small = " · ".join(filter(None, (sample["bucket"], sample["part"], *sample["flags"])))
     return (
-        f"<figure>{picture}<figcaption><b>{escape(sample['id'])}</b><p>{escape(caption[:at])}{cut}</p>"
+        f"<figure>{picture}<figcaption><b>{escape(sample['id'])}</b><p>{text}</p>"
         f"<small>{escape(small)}</small></figcaption></figure>"
     )
+
+
+def _cut(pictures: Previews, number: int, caption: str) -> Iterator[str]:
+    """Write a caption; what the first component that cuts it does not read is struck out."""
+    ends = [cut.at for cut in samples.cuts(pictures.source, number) if cut.at is not None]
+    at = min(ends, default=len(caption))
+    yield escape(caption[:at])
+    if at < len(caption):
+        yield f"<del>{escape(caption[at:])}</del>"

@@ -2,71 +2,43 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from shardwright.errors import InputMissingError, ShardwrightError
-from shardwright.recipes import BFLOAT16, Component, Recipe
+from shardwright.errors import ShardwrightError
+from shardwright.looking.sources import Member, Source
+from shardwright.recipes import BFLOAT16, Recipe
 from shardwright.reporting.rows import CUT_AT
-from shardwright.storage import files
 from shardwright.store.facts import LOST
 from shardwright.store.records import Record
 
-if TYPE_CHECKING:
-    from shardwright.looking import LookSummary
-    from shardwright.looking.pictures import Previews
-    from shardwright.looking.sources import Source
+
+@dataclass(frozen=True)
+class Cut:
+    """A caption that was longer than a component reads."""
+
+    component: str
+    lost: int  # tokens
+    at: int | None  # characters that were kept
+
 
 _SHORT = 300  # characters of a caption in a list
 
 
-@dataclass(frozen=True)
-class Member:
-    """A file of a sample: an array or a picture."""
-
-    name: str  # the suffix that it has in a shard
-    component: Component | None  # None for a mask, and if the recipe is not known
-    value: NDArray[Any] | bytes | None  # of an array, of a picture; None if it is damaged
-    bytes: int
-    place: str
-    xxh3: str | None = None  # that is on record
-    fault: str | None = None
-
-
-def show(pictures: Previews, image_id: str, save: Path | None, summary: LookSummary) -> None:
-    """Find a sample by its id, and save its picture if asked to."""
-    source = pictures.source
-    if image_id not in source.table.ids:
-        fix = f"give one that is there, for example {source.table.ids[0]}"
-        raise InputMissingError(f"--id {image_id}: no such sample", path=source.name, fix=fix)
-    number = source.table.ids.index(image_id)
-    summary.sample = full(source, number)
-    if save is not None:
-        made = pictures.image(number)
-        summary.saved_latent = made is None
-        made = made or pictures.thumbnail(number, latent=True)
-        if made is None:
-            what = f"--save: nothing shows {image_id}"
-            fix = "give the folder of the images with --images"
-            raise InputMissingError(what, path=source.name, fix=fix)
-        out = io.BytesIO()
-        Image.open(io.BytesIO(made)).save(out, "png")
-        files.write(save, out.getvalue())
-        summary.saved = str(save)
-
-
 def brief(source: Source, number: int) -> dict[str, Any]:
     """Give what a list shows of a sample."""
-    table, caption = source.table, record_of(source, number)[0].get("caption")
+    return _brief(source, number, record_of(source, number)[0])
+
+
+def _brief(source: Source, number: int, record: Record) -> dict[str, Any]:
+    table = source.table
     numbers = {name: _finite(table.numbers[name].item(number)) for name in table.columns}
+    caption = record.get("caption")
     return {
         "n": number,
         "id": table.ids[number],
@@ -74,7 +46,7 @@ def brief(source: Source, number: int) -> dict[str, Any]:
         "bucket": table.buckets[number],
         "part": table.parts[number],
         "state": table.states[number],
-        "flags": [flag for flag, marked in table.flags.items() if marked[number]],
+        "flags": table.flags_of(number),
         "numbers": {name: value for name, value in numbers.items() if value is not None},
     }
 
@@ -90,50 +62,60 @@ def record_of(source: Source, number: int) -> tuple[Record, str | None]:
 def full(source: Source, number: int) -> dict[str, Any]:
     """Give all that is known of a sample, without its pictures."""
     record, fault = record_of(source, number)
-    masks, hidden = dict(_masks(source, number)), {mask.field for mask in source.recipe.masks}
+    masks = dict(_masks(source, number))
     caption = record.get("caption")
     return {
-        **brief(source, number),
+        **_brief(source, number, record),
         "fault": fault,
         "text": caption if isinstance(caption, str) else "",
-        "cuts": list(cuts(source, number)),
+        "cuts": [
+            {"component": cut.component, "at": cut.at, "lost": cut.lost}
+            for cut in cuts(source, number)
+        ],
         "tokens": {name: mask.count("1") for name, mask in masks.items()},
         "masks": masks,
         "members": [
             statistics(source.member(number, name), source.recipe)
             for name in source.members(number)
         ],
-        "record": {name: value for name, value in record.items() if name not in hidden},
+        "record": shown_record(record, source.recipe),
         "place": source.place(number),
     }
 
 
-def cuts(source: Source, number: int) -> Iterator[dict[str, Any]]:
-    """Say where a component cuts off a caption: how many tokens, after which character."""
+def cuts(source: Source, number: int) -> Iterator[Cut]:
+    """Say where the caption of a sample was cut off."""
     numbers = source.table.numbers
     for column, values in numbers.items():
         if column.startswith(LOST) and values[number] > 0:
             name = column.removeprefix(LOST)
-            at = numbers[CUT_AT + name][number] if CUT_AT + name in numbers else math.nan
-            kept = int(at) if math.isfinite(at) else None
-            yield {"component": name, "at": kept, "lost": int(values[number])}
+            at = _finite(numbers[CUT_AT + name].item(number)) if CUT_AT + name in numbers else None
+            yield Cut(name, int(values[number]), None if at is None else int(at))
+
+
+def shown_record(record: Record, recipe: Recipe) -> Record:
+    """Give a record without its masks, which are shown by themselves."""
+    masks = {mask.field for mask in recipe.masks}
+    return {name: value for name, value in record.items() if name not in masks}
 
 
 def statistics(member: Member, recipe: Recipe) -> dict[str, Any]:
     """Describe a member; of an array also its values."""
+    owner = next((c.name for c in recipe.components if member.name in c.members), None)
     found: dict[str, Any] = {
         "name": member.name,
-        "component": next((c.name for c in recipe.components if member.name in c.members), None),
+        "component": owner,
         "dtype": None,
         "shape": None,
         "bytes": member.bytes,
+        "heat": isinstance(member.value, np.ndarray),
         "xxh3": member.xxh3,
         "at": member.place,
         "fault": member.fault,
     }
     if isinstance(member.value, np.ndarray):
-        bfloat16 = member.component is not None and member.component.dtype == BFLOAT16
-        dtype = BFLOAT16 if bfloat16 else str(member.value.dtype)
+        half = member.component is not None and member.component.dtype == BFLOAT16
+        dtype = BFLOAT16 if half else str(member.value.dtype)
         found |= {"dtype": dtype, "shape": list(member.value.shape), **_values(member.value)}
     return found
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from msgspec.json import encode
+import msgspec
+import xxhash
 
 from shardwright.errors import ShardwrightError, UsageError
 from shardwright.looking.pictures import Previews
@@ -38,7 +41,6 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",  # ask again: the next run at this address may show other data
 }
-_QUESTIONS = ("overview", "latents", "samples", "similar", "groups", "map", "colours")
 _JSON = "application/json"
 _MOST_FIELDS = 40  # of an address
 _LONGEST = 8192  # bytes of an address
@@ -48,7 +50,11 @@ _log = logging.getLogger(__name__)
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer
-    """A request that is not answered: ``args`` are the status and a sentence."""
+    """A request that is not answered: the status and a sentence."""
+
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
 
 
 class Server(ThreadingHTTPServer):
@@ -60,12 +66,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, viewer: Viewer, port: int) -> None:
         self.viewer = viewer
         folder = resources.files("shardwright.looking") / "page"
-        self.files = {  # with their types, by their address
-            file.name: (_TYPES[file.name.rpartition(".")[2]], file.read_bytes())
-            for file in folder.iterdir()
-            if file.is_file()
-        }
-        self.files[""] = self.files["index.html"]
+        self.files = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:
@@ -105,33 +106,39 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a request."""
+        status = HTTPStatus.OK
         try:
             kind, body = self._answer()
         except Refused as refused:
-            self._fail(*refused.args)
+            status, kind, body = refused.status, _JSON, _encoded({"error": str(refused)})
         except ShardwrightError as error:
-            self._fail(HTTPStatus.BAD_REQUEST, str(error))
+            status, kind, body = HTTPStatus.BAD_REQUEST, _JSON, _encoded({"error": str(error)})
         except Exception as error:  # a bug of ours must not end in silence
             _log.exception("%s", self.path)
-            self._fail(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
-        else:  # not every sample has every picture
-            self._send(HTTPStatus.OK if body else HTTPStatus.NO_CONTENT, kind, body)
+            status, kind = HTTPStatus.INTERNAL_SERVER_ERROR, _JSON
+            body = _encoded({"error": f"{type(error).__name__}: {error}"})
+        mark = f'"{xxhash.xxh3_64_hexdigest(body)}"'
+        if status is HTTPStatus.OK and not body:  # not every sample has every picture
+            status = HTTPStatus.NO_CONTENT
+        elif status is HTTPStatus.OK and self.headers.get("If-None-Match") == mark:
+            status, body = HTTPStatus.NOT_MODIFIED, b""
+        self._send(status, kind, body, mark)
 
     do_HEAD = do_GET  # noqa: N815 - named by its base
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer what is not a request of ours."""
         self.close_connection = True
-        self._fail(HTTPStatus(code), message or HTTPStatus(code).phrase)
+        status = HTTPStatus(code)
+        self._send(status, _JSON, _encoded({"error": message or status.phrase}))
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as its base has it
         """Print nothing: the terminal is the user's."""
 
-    def _fail(self, status: HTTPStatus, why: str) -> None:
-        self._send(status, _JSON, encode({"error": why}))
-
-    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+    def _send(self, status: HTTPStatus, kind: str, body: bytes, mark: str | None = None) -> None:
         self.send_response(status)
+        if mark is not None:
+            self.send_header("ETag", mark)
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         self.send_header("Content-Type", kind)
@@ -145,29 +152,16 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             address = urlsplit(self.path)
             given = dict(parse_qsl(address.query, max_num_fields=_MOST_FIELDS))
-            words = [unquote(word) for word in address.path.removeprefix("/").split("/")]
+            empty, *words = [unquote(word) for word in address.path.split("/")]
         except ValueError:
-            why = "this is not an address of the page"
-            raise Refused(HTTPStatus.BAD_REQUEST, why) from None
-        viewer = self.server.viewer
-        match words:
-            case [name] if name in self.server.files:
-                return self.server.files[name]
-            case ["api", "sample", number]:
-                return _JSON, encode(viewer.sample(self._number(number), given))
-            case ["api", question] if question in _QUESTIONS:
-                return _JSON, encode(getattr(viewer, question)(given))
-            case ["thumb", number]:
-                pictures, place = self._picture(number, given)
-                latent = given.get("of") == "latent"
-                return "image/jpeg", pictures.thumbnail(place, latent=latent) or b""
-            case ["image", number]:
-                pictures, place = self._picture(number, given)
-                return "image/jpeg", pictures.image(place) or b""
-            case ["latent", number, name]:
-                pictures, place = self._picture(number, given)
-                return "image/png", pictures.latent(place, name) or b""
-        raise Refused(HTTPStatus.NOT_FOUND, "this is not an address of the page")
+            empty, words = "?", []
+        if empty or not words:
+            raise Refused(HTTPStatus.BAD_REQUEST, "this is not an address of the page")
+        if (file := self.server.files.get(words[-1] or "index.html")) and len(words) == 1:
+            return _TYPES[(words[0] or "index.html").rpartition(".")[2]], file
+        if words[0] == "api" and len(words) in (2, 3):
+            return _JSON, _encoded(self._api(words[1:], given))
+        return self._picture(words, given)
 
     def _require_ours(self) -> None:
         """Refuse what another site's page asks for, also through a name that leads here."""
@@ -182,11 +176,45 @@ class _Handler(BaseHTTPRequestHandler):
         if len(self.path) > _LONGEST:
             raise Refused(HTTPStatus.REQUEST_URI_TOO_LONG, "the address is too long")
 
-    def _picture(self, text: str, given: Parameters) -> tuple[Previews, int]:
-        """Choose whose pictures are asked for, and of which sample."""
-        viewer, number = self.server.viewer, self._number(text)
-        if given.get("side") != "other":
-            return viewer.pictures, number
+    def _api(self, words: list[str], given: Parameters) -> Any:  # noqa: ANN401 - JSON
+        viewer = self.server.viewer
+        if words[0] == "sample" and len(words) == 2:
+            return viewer.sample(self._number(words[1]), given)
+        questions: dict[str, Callable[[Parameters], Any]] = {
+            "overview": viewer.overview,
+            "latents": viewer.latents,
+            "samples": viewer.samples,
+            "similar": viewer.similar,
+            "groups": viewer.groups,
+            "map": viewer.map,
+            "colours": viewer.colours,
+        }
+        if words[0] not in questions or len(words) != 1:
+            raise Refused(HTTPStatus.NOT_FOUND, "no such question")
+        return questions[words[0]](given)
+
+    def _picture(self, words: list[str], given: Parameters) -> tuple[str, bytes]:
+        """Make a picture of a sample; no bytes if there is none."""
+        if words[0] not in ("thumb", "image", "latent", "heat"):
+            raise Refused(HTTPStatus.NOT_FOUND, "this is not an address of the page")
+        number = self._number(words[1] if len(words) > 1 else "")
+        pictures = self.server.viewer.pictures
+        if given.get("side") == "other":
+            pictures, number = self._other(number)
+        match words:
+            case ["thumb", _]:
+                latent = given.get("of") == "latent"
+                return "image/jpeg", pictures.thumbnail(number, latent=latent) or b""
+            case ["image", _]:
+                return "image/jpeg", pictures.image(number) or b""
+            case ["latent", _, name]:
+                return "image/png", pictures.latent(number, name) or b""
+            case ["heat", _, name]:
+                return "image/png", pictures.heat(number, name) or b""
+        raise Refused(HTTPStatus.NOT_FOUND, "there is no such picture")
+
+    def _other(self, number: int) -> tuple[Previews, int]:
+        viewer = self.server.viewer
         there = viewer.number_there(number)
         if viewer.others is None or there is None:
             raise Refused(HTTPStatus.NOT_FOUND, "there is no such sample to compare with")
@@ -197,3 +225,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not (text.isascii() and text.isdigit() and len(text) < 12 and int(text) < known):
             raise Refused(HTTPStatus.NOT_FOUND, "there is no such sample")
         return int(text)
+
+
+def _encoded(value: Any) -> bytes:  # noqa: ANN401 - anything JSON can hold
+    return msgspec.json.encode(value)

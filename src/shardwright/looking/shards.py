@@ -14,32 +14,39 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from shardwright.buckets import Bucket, is_bucket
 from shardwright.comparing.copies import image_vector
 from shardwright.comparing.parts import read_vectors
+from shardwright.deriving.images import Size
+from shardwright.deriving.views import Frame
 from shardwright.errors import DamageError, ShardwrightError, UsageError
 from shardwright.interrupts import check
-from shardwright.looking.samples import Member
-from shardwright.looking.table import IMAGE_HASH, BucketCount, Builder, Table, by_size
+from shardwright.looking.sources import BucketCount, Member, by_size
+from shardwright.looking.table import IMAGE_HASH, Builder, Table
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import JSON_SUFFIX, SPECIFICATION, Component, Recipe
 from shardwright.reporting.rows import CUT_AT, READY
 from shardwright.shards.format import index, records
+from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.parts import is_packed, parts_of
+from shardwright.shards.format.records import SampleFacts
 from shardwright.shards.reader.catalog import Catalog, Shard, open_catalog
-from shardwright.shards.reader.view import Sample, View
+from shardwright.shards.reader.view import View
 from shardwright.storage import urls
 from shardwright.storage.fetched import folder_at
 from shardwright.storage.pieces import Folder, Piece
+from shardwright.storage.urls import STORES, Location
 from shardwright.store.arrays import widened
 from shardwright.store.attention import CROPPED, ENLARGED
 from shardwright.store.facts import LOST, TOKENS
 from shardwright.store.provenance import Settings
-from shardwright.store.records import Record
+from shardwright.store.records import CROP, Record
 
 _GROUP = 256  # samples that are read together
 _INDEXES = 64  # that are kept in memory
 _NOTE_EVERY = 100_000  # records between two lines of a log
-_CAPTION = "txt"  # a member of other tools
+_CAPTION = "txt"
+_OF_RECORDS = (JSON_SUFFIX, _CAPTION)
 _UNKNOWN = Recipe(components=(), buckets=())
 
 
@@ -50,28 +57,19 @@ class Part:
         self.name, self.folder, self.catalog, self.first = name, folder, catalog, first
         self.view = View(folder, catalog)
         self.index = lru_cache(_INDEXES)(self._index)
-        # Of other tools there may be neither, so that only the key is known.
-        fields = tuple(name for name in (JSON_SUFFIX, _CAPTION) if name in catalog.members)
-        self.fields = fields or catalog.members[:1]
+        # Of another tool, perhaps without JSON members.
+        self.is_foreign = catalog.recipe is None or JSON_SUFFIX not in catalog.members
 
-    def records(self, first: int, count: int) -> Iterator[Record]:
-        """Read some records from their members, and hold no shard that was read."""
-        numbers = np.arange(first, first + count)
-        view = View(self.folder.renewed(), self.catalog, numbers, self.fields)
-        for sample in view.in_order(_GROUP):
-            check()
-            yield _record(sample)
-
-    def read(self, number: int, *fields: str) -> Sample:
-        """Read some members of one sample."""
-        return next(self.view.narrowed(*fields).samples([number]))
+    def read(self, number: int, field: str) -> Any:  # noqa: ANN401 - dict, array or bytes
+        """Read one member of one sample."""
+        return next(self.view.narrowed(field).samples([number]))[field]
 
     def shard_of(self, number: int) -> tuple[Shard, int]:
         """Find the shard of a sample, and the number of its first one."""
         place = bisect_right(self.catalog.firsts, number) - 1
         return self.catalog.shards[place], self.catalog.firsts[place]
 
-    def _index(self, shard: Shard) -> index.ShardIndex | None:
+    def _index(self, shard: Shard) -> ShardIndex | None:
         if not shard.index_xxh3:
             return None
         name = index.index_name(shard.path)
@@ -80,23 +78,16 @@ class Part:
 
 
 class ShardSource:
-    """The samples of a shard folder, of all parts of a split folder, or of shards at a URL."""
+    """The samples of shards, in the order of their files."""
 
     kind = "shards"
     bytes_estimated = False
 
-    def __init__(self, name: str, progress: Progress) -> None:
+    def __init__(self, name: str, folders: Mapping[str | None, Folder], progress: Progress) -> None:
         self.name = name
         self.parts: list[Part] = []
-        below: Mapping[str, urls.Location] = {}
-        scheme, url, _ = name.partition("://")
-        if not url or scheme in urls.STORES:  # others cannot be listed
-            top = urls.location(name)
-            below = {} if is_packed(top) else parts_of(top)
-        paths = dict[str | None, str]((part, str(path)) for part, path in below.items())
         first = 0
-        for part, path in (paths or {None: name}).items():
-            folder = folder_at(path, forks=False)
+        for part, folder in folders.items():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that there is no manifest
                 catalog = open_catalog(folder)
@@ -137,15 +128,13 @@ class ShardSource:
                     progress.note(f"{before + count:,} of {quantity(total, 'records')}")
         return builder.table()
 
-    def _records(
-        self, part: Part
-    ) -> Iterator[tuple[Shard, int, list[tuple[Record, records.SampleFacts]]]]:
+    def _records(self, part: Part) -> Iterator[tuple[Shard, int, list[tuple[Record, SampleFacts]]]]:
         """Read the records of each shard: from their file, else from the JSON members."""
         shards = part.catalog.shards
         names = [records.records_name(shard.path) for shard in shards if shard.records_xxh3]
         files = part.folder.read_files(names)
         for shard, first in zip(shards, part.catalog.firsts, strict=True):
-            found: list[tuple[Record, records.SampleFacts]] = []
+            found: list[tuple[Record, SampleFacts]] = []
             if shard.records_xxh3:
                 path = f"{part.folder.name}/{records.records_name(shard.path)}"
                 with suppress(DamageError):
@@ -153,8 +142,8 @@ class ShardSource:
                 if len(found) != shard.samples:
                     self.notes.append(f"{path} is damaged or missing; run shardwright verify")
             if len(found) != shard.samples:
-                members = part.records(first, shard.samples)
-                found = [(record, records.SampleFacts()) for record in members]
+                members = _members(part, first, shard.samples)
+                found = [(record, _facts(record, shard)) for record in members]
             yield shard, first, found
 
     def _at(self, number: int) -> tuple[Part, int]:
@@ -162,28 +151,26 @@ class ShardSource:
         return part, number - part.first
 
     def record(self, number: int) -> Record:
-        """Read the record of a sample."""
         part, place = self._at(number)
-        return _record(part.read(place, *part.fields))
+        (record,) = (
+            _members(part, place, 1) if part.is_foreign else (part.read(place, JSON_SUFFIX),)
+        )
+        return record
 
     def image_paths(self, number: int) -> list[str]:
-        """Name where the image of a sample may be, most likely first."""
         path = self.record(number).get("image_path")
         return [path] if isinstance(path, str) else []
 
     def place(self, number: int) -> str:
-        """Say where a sample is."""
         part, place = self._at(number)
         shard, first = part.shard_of(place)
         folder = self.name if part.name is None else f"{self.name}/{part.name}"
         return f"{folder}/{shard.path}, sample {place - first}"
 
     def members(self, number: int) -> list[str]:
-        """Name the members of a sample."""
         return [name for name in self._at(number)[0].catalog.members if name != JSON_SUFFIX]
 
     def member(self, number: int, name: str) -> Member:
-        """Read a member of a sample."""
         part, place = self._at(number)
         component = self.recipe.arrays.get(name)
         if name not in part.catalog.members:
@@ -193,7 +180,7 @@ class ShardSource:
         shard, first = part.shard_of(place)
         fault, value, xxh3 = None, None, None
         try:
-            value = part.read(place, name)[name]
+            value = part.read(place, name)
             if found := part.index(shard):
                 xxh3 = f"{found.member(place - first, column).xxh3:016x}"
                 (data,) = part.folder.views([Piece(shard, offset, size)])
@@ -207,9 +194,21 @@ class ShardSource:
         return Member(name, component, value, size, f"byte {offset:,}", xxh3, fault)
 
     def vectors(self, component: Component) -> Iterator[NDArray[Any]]:
-        """Read the vector of every sample, in blocks."""
         for part in self.parts:
             yield from read_vectors(part.folder, part.catalog, component)
+
+
+def open_shards(location: str, progress: Progress) -> ShardSource:
+    """Open what is at a path or a URL."""
+    parts: Mapping[str, Location] = {}
+    scheme, url, _ = location.partition("://")
+    if not url or scheme in STORES:  # others cannot be listed
+        folder = urls.location(location)
+        parts = {} if is_packed(folder) else parts_of(folder)
+    places = dict[str | None, str]((name, str(part)) for name, part in parts.items())
+    paths = places or {None: location}
+    folders = {name: folder_at(path, forks=False) for name, path in paths.items()}
+    return ShardSource(location, folders, progress)
 
 
 def _recipe(catalog: Catalog) -> Recipe:
@@ -220,23 +219,36 @@ def _recipe(catalog: Catalog) -> Recipe:
 
 
 def _buckets(part: Part) -> Iterator[BucketCount]:
-    shards = part.catalog.shards
-    for name in sorted({shard.bucket for shard in shards}, key=by_size):
-        own = [shard for shard in shards if shard.bucket == name]
-        samples = sum(shard.samples for shard in own)
-        yield BucketCount(name, part.name, samples, sum(shard.bytes for shard in own), len(own))
+    counts: dict[str, list[int]] = {}
+    for shard in part.catalog.shards:
+        count = counts.setdefault(shard.bucket, [0, 0, 0])
+        for place, more in enumerate((shard.samples, shard.bytes, 1)):
+            count[place] += more
+    for name in sorted(counts, key=by_size):
+        yield BucketCount(name, part.name, *counts[name])
 
 
-def _record(sample: Sample) -> Record:
-    """Give the record of a sample; without one, its key is the id."""
-    record: Record = dict(sample.get(JSON_SUFFIX, {}))
-    record.setdefault("image_id", sample["__key__"])
-    if _CAPTION in sample:
-        record.setdefault("caption", sample[_CAPTION].decode(errors="replace"))
-    return record
+def _members(part: Part, first: int, count: int) -> Iterator[Record]:
+    """Read the JSON members of some samples; without one, the key is the id.
+
+    Other tools write the caption as a member of its own.
+    """
+    fields = tuple(name for name in _OF_RECORDS if name in part.catalog.members)
+    view = View(
+        part.folder.renewed(),
+        part.catalog,
+        np.arange(first, first + count),
+        fields or part.catalog.members[:1],
+    )
+    for sample in view.in_order(_GROUP):
+        check()
+        record: Record = {"image_id": sample["__key__"], **sample.get(JSON_SUFFIX, {})}
+        if _CAPTION in sample:
+            record.setdefault("caption", sample[_CAPTION].decode(errors="replace"))
+        yield record
 
 
-def _columns(facts: Sequence[records.SampleFacts]) -> dict[str, list[Any]]:
+def _columns(facts: Sequence[SampleFacts]) -> dict[str, list[Any]]:
     """Give facts as columns of a table."""
     columns: dict[str, list[Any]] = {
         ENLARGED: [known.enlarged for known in facts],
@@ -251,3 +263,17 @@ def _columns(facts: Sequence[records.SampleFacts]) -> dict[str, list[Any]]:
         for name in dict.fromkeys(chain.from_iterable(dict.fromkeys(map(tuple, found)))):
             columns[prefix + name] = [counts.get(name) for counts in found]
     return columns
+
+
+def _facts(record: Record, shard: Shard) -> SampleFacts:
+    """Compute what a fitted array does not show of its picture, by the crop in the record."""
+    bucket = Bucket.parse(shard.bucket) if is_bucket(shard.bucket) else None
+    crop: Any = record.get(CROP)
+    sides: Any = [record.get(name) for name in ("width", "height")]
+    if bucket is None or not (isinstance(crop, list) and len(crop) == 4):
+        return SampleFacts()
+    try:
+        frame = Frame((crop[0], crop[1], crop[2], crop[3]), Size(bucket.width, bucket.height))
+        return SampleFacts(enlarged=frame.enlarged, cropped=frame.cropped(Size(*sides)))
+    except (TypeError, ZeroDivisionError, OverflowError):  # the record may be anybody's
+        return SampleFacts()

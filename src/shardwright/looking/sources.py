@@ -1,42 +1,87 @@
-"""What a viewer can be opened on: a store or shards; each has a table, records and members.
-
-Samples are numbered from 0 in the order of the table.
-"""
+"""What a viewer can be opened on: something with samples, each with a record and members."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from shardwright.errors import InputMissingError, UsageError
-from shardwright.layout import JSONL_NAME
-from shardwright.looking.shards import ShardSource
-from shardwright.looking.stores import StoreSource
-from shardwright.progress import Progress
-from shardwright.shards.format.parts import is_packed, parts_of
-from shardwright.store.folders import is_store
-from shardwright.store.store import Store, find_recipe
-from shardwright.validate import as_text
-from shardwright.verifying.folder import is_shard_folder
+from numpy.typing import NDArray
 
-Source = StoreSource | ShardSource
+from shardwright.buckets import Bucket, is_bucket
+from shardwright.looking.table import Table
+from shardwright.recipes import Component, Recipe
+from shardwright.store.provenance import Settings
+from shardwright.store.records import Record
+
+Value = NDArray[Any] | bytes
 
 
-def open_source(flag: str, path: object, recipe: object, progress: Progress) -> Source:
-    """Open a store, a shard folder, a split folder or a URL."""
-    file = find_recipe(recipe)
-    location = file.paths["store"] if path is None else as_text(flag, path)
-    folder = Path(location)
-    if "://" not in location:
-        if not folder.exists():
-            fix = "give a store or a shard folder"
-            raise InputMissingError("no such folder", path=folder, fix=fix)
-        if not folder.is_dir():
-            fix = "give the store or the shard folder that it is in"
-            raise UsageError("is a file", path=folder, fix=fix)
-        if is_store(folder):
-            return StoreSource(Store.at(folder, given=file), progress)
-        if not (is_packed(folder) or parts_of(folder) or is_shard_folder(folder)):
-            what = f"is not a store (no {JSONL_NAME}) and not a shard folder (no .tar)"
-            fix = "give the folder that derive, migrate or pack wrote"
-            raise UsageError(what, path=folder, fix=fix)
-    return ShardSource(location, progress)
+@dataclass(frozen=True)
+class BucketCount:
+    """The samples of a bucket, in a part of a split."""
+
+    bucket: str
+    part: str | None
+    samples: int
+    bytes: int
+    shards: int | None  # None in a store
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file of a sample: an array or a picture."""
+
+    name: str  # the suffix that it has in a shard
+    component: Component | None  # None for a mask, and if the recipe is not known
+    value: Value | None  # the numbers of an array, the bytes of a picture; None if it is damaged
+    bytes: int
+    place: str
+    xxh3: str | None = None  # that is on record
+    fault: str | None = None
+
+
+class Source(Protocol):
+    """A store, or shards; samples are numbered from 0 in the order of its table."""
+
+    name: str  # as the user gave it
+    kind: str
+    recipe: Recipe
+    settings: Mapping[str, Settings]  # how each component was made, as far as that is recorded
+    table: Table
+    vector: Component | None  # the component by which images are compared
+    buckets: list[BucketCount]
+    notes: list[str]  # about the source, for the user
+    bytes_estimated: bool  # whether those of the buckets are
+
+    def record(self, number: int) -> Record:
+        """Read the record of a sample."""
+        ...
+
+    def image_paths(self, number: int) -> list[str]:
+        """Name where the image of a sample may be, most likely first."""
+        ...
+
+    def place(self, number: int) -> str:
+        """Say where a sample is."""
+        ...
+
+    def members(self, number: int) -> list[str]:
+        """Name the members of a sample."""
+        ...
+
+    def member(self, number: int, name: str) -> Member:
+        """Read a member of a sample."""
+        ...
+
+    def vectors(self, component: Component) -> Iterator[NDArray[Any]]:
+        """Read a vector of every sample in blocks, NaN where there is none."""
+        ...
+
+
+def by_size(bucket: str) -> tuple[bool, int, int, str]:
+    """Order buckets by their sides; what is not a size comes last."""
+    if not is_bucket(bucket):
+        return True, 0, 0, bucket
+    size = Bucket.parse(bucket)
+    return False, size.width, size.height, bucket

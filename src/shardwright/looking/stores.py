@@ -16,8 +16,8 @@ from shardwright.comparing.copies import image_vector
 from shardwright.comparing.vectors import even
 from shardwright.errors import InputMissingError, SourceChangedError
 from shardwright.interrupts import check
-from shardwright.looking.samples import Member
-from shardwright.looking.table import BucketCount, Builder, Table, by_size
+from shardwright.looking.sources import BucketCount, Member, by_size
+from shardwright.looking.table import Builder, Table
 from shardwright.packing.scan import Scan, require_inputs, scan
 from shardwright.progress import Progress
 from shardwright.recipes import Component
@@ -25,12 +25,16 @@ from shardwright.reporting.rows import FAILED, READY, Rows
 from shardwright.reporting.run import not_ready
 from shardwright.storage.files import explained
 from shardwright.store import arrays, npy, provenance, records
+from shardwright.store.npy import BadArrayError
+from shardwright.store.provenance import Settings
+from shardwright.store.records import Record
 from shardwright.store.store import Store
 
 _CHUNK = 4096  # rows at a time
 _MEASURED = 200  # samples of a bucket whose files are measured
 _BLOCK = 256  # vectors at a time
 _NOTE_EVERY = 100_000  # ready records between two lines of a log
+_NO_LINE = -1
 _OF_FAILED = ("image_id", "image_path", "reason", "detail")
 
 
@@ -43,7 +47,7 @@ class StoreSource:
         self.name = str(store.folder)
         self.store, self.recipe = store, store.recipe
         self.vector = image_vector(self.recipe)
-        self.settings: Mapping[str, provenance.Settings] = {
+        self.settings: Mapping[str, Settings] = {
             name: entry.settings for name, entry in provenance.readable(store.folder).items()
         }
         require_inputs(store)
@@ -72,63 +76,64 @@ class StoreSource:
             for line, row in some:
                 if line is None:
                     self._unrecorded[len(self._lines)] = row
-                if row["state"] == FAILED:
-                    row["state"] = row["reason"]
-                self._lines.append(-1 if line is None else line)
-            builder.add([row for _, row in some])
+                self._lines.append(_NO_LINE if line is None else line)
+            builder.add([_named(row) for _, row in some])
             progress.advance(len(some))
         self._rows.require_unchanged()
         return builder.table()
 
     def _measure(self) -> Iterator[BucketCount]:
         """Count the samples of each bucket, and their bytes by some of them."""
-        table, components = self.table, self.recipe.components
+        table = self.table
         ready = table.states.having(READY)
         for name in sorted(table.buckets.counts(), key=by_size):
             numbers = np.flatnonzero(table.buckets.having(name) & ready)
             if len(numbers):
                 some = numbers[even(len(numbers), _MEASURED)]
-                paths = (self.store.array(c, table.ids[n]) for n in some for c in components)
-                measured = sum(os.stat(path).st_size for path in paths)
+                measured = sum(self._bytes(table.ids[number]) for number in some)
                 total = round(measured * len(numbers) / len(some))
                 yield BucketCount(name, None, len(numbers), total, None)
 
-    def record(self, number: int) -> records.Record:
-        """Read the record of a sample."""
-        if (known := self._unrecorded.get(number)) is not None:
+    def _bytes(self, image_id: str) -> int:
+        total = 0
+        for component in self.recipe.components:
+            with explained(path := self.store.array(component, image_id)):
+                total += os.stat(path).st_size
+        return total
+
+    def record(self, number: int) -> Record:
+        line, image_id = self._lines[number], self.table.ids[number]
+        if line == _NO_LINE:
+            known = self._unrecorded[number]
             return {name: known[name] for name in _OF_FAILED if known.get(name) is not None}
         path = self.store.jsonl
         with explained(path), regular.opened(path) as file:
-            file.seek(self._lines[number])
+            file.seek(line)
             try:
                 record = records.parse(file.readline(records.LONGEST_LINE).rstrip(b"\r\n"))
             except records.BadRecordError:
                 record = {}
         named = record.get("image_id")
-        if (named if isinstance(named, str) else "") != self.table.ids[number]:
+        if (named if isinstance(named, str) else "") != image_id:
             fix = "stop shardwright look and start it again"
             raise SourceChangedError("changed since it was opened", path=path, fix=fix)
         return record
 
     def image_paths(self, number: int) -> list[str]:
-        """Name where the image of a sample may be, most likely first."""
         known = self._rows.facts_of(self.table.ids[number])
         recorded = self.record(number).get("image_path")
         paths = [known.image.path if known and known.image else None, recorded]
         return [path for path in paths if isinstance(path, str)]
 
     def place(self, number: int) -> str:
-        """Say where a sample is."""
-        if number in self._unrecorded:
+        if self._lines[number] == _NO_LINE:
             return "not in the metadata"
         return f"{self.store.jsonl}, byte {self._lines[number]:,}"
 
     def members(self, number: int) -> list[str]:
-        """Name the members of a sample."""
         return list(self.recipe.suffixes[1:])
 
     def member(self, number: int, name: str) -> Member:
-        """Read a member of a sample."""
         component = self.recipe.arrays[name]
         for mask in self.recipe.masks:
             if mask.suffix == name:
@@ -145,14 +150,13 @@ class StoreSource:
                 with open(npy.open_array(path), "rb") as file:
                     value = file.read()
             return Member(name, component, value, path.stat().st_size, str(path))
-        except npy.BadArrayError as error:
+        except BadArrayError as error:
             fault = error.reason.replace("_", " ")
         except OSError as error:
             fault = str(error.strerror)
         return Member(name, component, None, 0, str(path), fault=fault)
 
     def vectors(self, component: Component) -> Iterator[NDArray[Any]]:
-        """Read a vector of every sample in blocks, NaN where there is none."""
         width, total = component.shape_for(0, 0)[0], len(self.table)
         for start in range(0, total, _BLOCK):
             block = np.full((min(_BLOCK, total - start), width), np.nan, np.float32)
@@ -162,9 +166,14 @@ class StoreSource:
                 try:
                     path = self.store.array(component, image_id)
                     block[row] = arrays.values(arrays.read_array(path, component), component)
-                except (npy.BadArrayError, ValueError):  # missing, or of another width
+                except (BadArrayError, ValueError):  # missing, or of another width
                     continue
             yield block
+
+
+def _named(row: dict[str, Any]) -> dict[str, Any]:
+    """Name a failed image by the reason."""
+    return {**row, "state": row["reason"]} if row["state"] == FAILED else row
 
 
 def _mask(name: str, mask: object, place: str) -> Member:

@@ -6,18 +6,17 @@ case, everything else as numbers.
 
 from __future__ import annotations
 
-import math
-import sys
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, fields
 from itertools import chain
+from threading import Lock
+from types import MappingProxyType, NoneType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.buckets import Bucket, is_bucket
 from shardwright.comparing.copies import Hashes, hashes_of
 from shardwright.reporting.rows import CUT_AT, READY
 from shardwright.store.attention import (
@@ -40,25 +39,7 @@ _HIDDEN = (CUT_AT, "crop_", "decoded_", "format_version")  # nobody sorts by the
 _MOST_COLUMNS = 64  # of numbers: the records may be anybody's
 _LARGEST = 1e15  # of them: larger ones, and infinity, would spoil every chart
 _MOST_ORDERS = 8  # that are kept
-
-
-@dataclass(frozen=True)
-class BucketCount:
-    """The samples of a bucket, in a part of a split."""
-
-    bucket: str
-    part: str | None
-    samples: int
-    bytes: int
-    shards: int | None  # None in a store
-
-
-def by_size(bucket: str) -> tuple[bool, int, int, str]:
-    """Order buckets by their sides; what is not a size comes last."""
-    if not is_bucket(bucket):
-        return True, 0, 0, bucket
-    size = Bucket.parse(bucket)
-    return False, size.width, size.height, bucket
+_NOTHING: Mapping[str, list[Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -74,6 +55,12 @@ class Query:
     other: str = ""  # how it compares with the other path: both, missing or caption
     sort: str = ""
     order: str = "asc"
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Query:
+        """Read a query from the parameters of a request; others are ignored."""
+        known = {each.name for each in fields(cls)}
+        return cls(**{name: value for name, value in given.items() if name in known})
 
 
 class Texts:
@@ -110,10 +97,9 @@ class Texts:
 class Names:
     """A column of few different texts."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        known = {text: code for code, text in enumerate(dict.fromkeys(texts))}
-        self.names = list(known)
-        self.codes = np.fromiter(map(known.__getitem__, texts), np.int32, len(texts))
+    def __init__(self, codes: Sequence[NDArray[np.int32]], names: Sequence[str]) -> None:
+        self.codes = np.concatenate(codes) if codes else np.zeros(0, np.int32)
+        self.names = list(names)
 
     def __getitem__(self, number: int) -> str | None:
         return self.names[self.codes[number]] or None
@@ -136,31 +122,36 @@ class Builder:
         self.ids: list[str] = []
         self._captions: list[bytes] = []
         self._id_texts: list[bytes] = []
-        self._names: dict[str, list[str]] = {name: [] for name in _NAMES[2:]}
+        self._codes: dict[str, list[NDArray[np.int32]]] = {name: [] for name in _NAMES[2:]}
+        self._names: dict[str, dict[str, int]] = {name: {} for name in _NAMES[2:]}
         self._numbers: dict[str, list[tuple[int, NDArray[np.float64]]]] = {}
         self._hashes: list[Hashes] = []
 
-    def add(self, rows: Sequence[Row], more: Mapping[str, list[Any]] | None = None) -> None:
+    def add(self, rows: Sequence[Row], more: Mapping[str, list[Any]] = _NOTHING) -> None:
         """Add rows: fields of a record and facts, by name; ``more`` are columns instead of theirs.
 
         Columns are quicker than fields of each row.
         """
-        first, columns = len(self.ids), more or {}
+        first = len(self.ids)
 
         def column(name: str) -> list[Any]:
-            return columns[name] if name in columns else [row.get(name) for row in rows]
+            found = more.get(name)
+            return [row.get(name) for row in rows] if found is None else found
 
         ids, captions, *names = (_texts(column(name)) for name in _NAMES)
         self.ids += ids
         self._id_texts.append(Texts.part(ids))
         self._captions.append(Texts.part(captions))
-        for texts, known in zip(names, self._names.values(), strict=True):
-            known += map(sys.intern, texts)
+        for texts, (name, known) in zip(names, self._names.items(), strict=True):
+            for text in dict.fromkeys(texts):
+                known.setdefault(text, len(known))
+            coded = map(known.__getitem__, texts)
+            self._codes[name].append(np.fromiter(coded, np.int32, len(rows)))
         files = (text if isinstance(text, str) else None for text in column(IMAGE_HASH))
         self._hashes.append(hashes_of(files))
         # Most rows have the same fields in the same order.
         fields = dict.fromkeys(chain.from_iterable(dict.fromkeys(map(tuple, rows))))
-        for name in fields | dict.fromkeys(columns):
+        for name in fields | dict.fromkeys(more):
             is_known = name in self._numbers
             if name in _NAMES or not (is_known or len(self._numbers) < _MOST_COLUMNS):
                 continue
@@ -175,7 +166,9 @@ class Builder:
             for first, part in pieces:
                 column[first : first + len(part)] = part
         numbers = {name: column for name, column in numbers.items() if not np.isnan(column).all()}
-        buckets, parts, states = map(Names, self._names.values())
+        buckets, parts, states = (
+            Names(codes, list(self._names[name])) for name, codes in self._codes.items()
+        )
         texts = Texts(self._id_texts), Texts(self._captions)
         hashes = np.concatenate([np.zeros(0, np.uint64), *self._hashes])
         hashes[~states.having(READY)] = 0  # none of them is the one that is kept
@@ -191,10 +184,17 @@ def _texts(values: list[Any]) -> list[str]:
 
 def _numbers(values: list[Any]) -> NDArray[np.float64] | None:
     """Give values as numbers, NaN for what is not one; None if there is no number."""
-    if set(map(type, values)).isdisjoint((int, float)):
+    kinds = set(map(type, values))
+    if kinds.isdisjoint((int, float)):
         return None
-    known = (type(value) in (int, float) and abs(value) < _LARGEST for value in values)
-    return np.array([v if k else math.nan for v, k in zip(values, known, strict=True)], np.float64)
+    if not kinds <= {int, float, NoneType}:
+        values = [value if type(value) in (int, float) else None for value in values]
+    try:
+        found = np.array(values, np.float64)
+    except OverflowError:
+        return _numbers([None if abs(value or 0) > _LARGEST else value for value in values])
+    found[~(np.abs(found) < _LARGEST)] = np.nan
+    return found
 
 
 @dataclass
@@ -210,7 +210,8 @@ class Table:
     numbers: dict[str, NDArray[np.float64]]  # by column; NaN where it is not known
     hashes: Hashes  # of the files of images that are ready
     flags: dict[str, Chosen] = field(default_factory=dict)
-    compared: Mapping[str, Chosen] = field(default_factory=dict)  # how they compare with others
+    _orders: OrderedDict[Query, Numbers] = field(default_factory=OrderedDict)
+    _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         """Mark what follows from the numbers."""
@@ -224,7 +225,6 @@ class Table:
         identical = (self.hashes != 0) & (counts > 1)[which]
         if identical.any():
             self.flags[IDENTICAL] = identical
-        self._kept = lru_cache(_MOST_ORDERS)(self._select)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -239,17 +239,30 @@ class Table:
         """Give the samples that have all their arrays."""
         return np.flatnonzero(self.states.having(READY))
 
+    def flags_of(self, number: int) -> list[str]:
+        """Name the flags of a sample."""
+        return [flag for flag, marked in self.flags.items() if marked[number]]
+
     def put(self, name: str, column: NDArray[np.float64], flags: Mapping[str, Chosen]) -> None:
-        """Add a column, and flags that follow from it; others may read them meanwhile."""
-        self.numbers = {**self.numbers, name: column}
-        self.flags = {**self.flags, **flags}
-        self._kept = lru_cache(_MOST_ORDERS)(self._select)
+        """Add a column, and flags that follow from it."""
+        with self._lock:  # others read them meanwhile, so they are replaced and not changed
+            self.numbers = {**self.numbers, name: column}
+            self.flags = {**self.flags, **flags}
+            self._orders = OrderedDict()
 
-    def select(self, query: Query) -> Numbers:
-        """Find samples, in order."""
-        return self._kept(query)
+    def select(self, query: Query, compared: Mapping[str, Chosen] | None = None) -> Numbers:
+        """Find samples, in order; ``compared`` marks them by how they compare with others."""
+        orders = self._orders
+        found = orders.get(query)
+        if found is None:
+            found = self._select(query, compared or {})
+            with self._lock:
+                orders[query] = found
+                if len(orders) > _MOST_ORDERS:
+                    orders.popitem(last=False)
+        return found
 
-    def _select(self, query: Query) -> Numbers:
+    def _select(self, query: Query, compared: Mapping[str, Chosen]) -> Numbers:
         chosen = np.ones(len(self), np.bool_)
         for column, name in (
             (self.buckets, query.bucket),
@@ -258,7 +271,7 @@ class Table:
         ):
             if name:
                 chosen &= column.having(name)
-        for marks, name in ((self.flags, query.flag), (self.compared, query.other)):
+        for marks, name in ((self.flags, query.flag), (compared, query.other)):
             if name:
                 chosen &= marks.get(name, np.zeros(len(self), np.bool_))
         for word in query.text.split():

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlencode
 
-import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwright.comparing import similar
-from shardwright.comparing.similar import Similar
 from shardwright.errors import UsageError
 from shardwright.looking import overview, samples
-from shardwright.looking.duplicates import Search
 from shardwright.looking.latents import Agreement
 from shardwright.looking.pictures import Previews
+from shardwright.looking.search import Alike, Search
 from shardwright.looking.sources import Source
-from shardwright.looking.table import Numbers, Query
+from shardwright.looking.table import Chosen, Numbers, Query
+from shardwright.progress import quantity
+from shardwright.store.attention import NEAR_DUPLICATE, OUTLIER, Attention
 
 _PAGE, _MOST = 60, 240  # samples
 _GROUPS, _SIDE_BY_SIDE = 10, 12
 _POINTS = 100_000  # of a map
 _GRID = 65535  # steps of a map's sides
 _LISTED = 20  # ids
-_LINKED = ("flag", "state")  # of what needs attention: the query of a link to it
 
 Parameters = Mapping[str, str]
 Answer = dict[str, Any]
@@ -38,19 +39,6 @@ class Viewer:
         self.source: Source = pictures.source
         self.table = self.source.table
         self.search = Search(self.source)
-        self._there = np.zeros(0, np.int64)  # of each sample its number in the other source, or -1
-        if other is not None:
-            self._compare(other.source)
-
-    def _compare(self, other: Source) -> None:
-        """Find each sample in the other source, and mark those that differ."""
-        ids, captions = self.table.ids, self.table.captions
-        numbers = {image_id: number for number, image_id in enumerate(other.table.ids)}
-        self._there = np.array([numbers.get(image_id, -1) for image_id in ids], np.int64)
-        pairs = enumerate(self._there.tolist())
-        changed = [m >= 0 and captions[n] != other.table.captions[m] for n, m in pairs]
-        both = self._there >= 0
-        self.table.compared = {"both": both, "missing": ~both, "caption": np.array(changed, bool)}
 
     def overview(self, given: Parameters) -> Answer:
         """Give the overview."""
@@ -61,15 +49,21 @@ class Viewer:
                 "state": each.state,
                 "count": each.count,
                 "text": each.text,
-                "query": urlencode([(n, v) for n, v in vars(each).items() if n in _LINKED and v]),
+                "query": _query(each),
             }
-            for each in overview.attention_of(self.source, self.search.found)
+            for each in self.attention()
         ]
-        if described["vectors"] and self.search.found is None:
+        if described["vectors"] and self.search.alike is None:
             text = "near-duplicates have not been searched"
             nobody: Answer = {"flag": None, "state": None, "count": 0}
             found.append({**nobody, "text": text, "query": "view=duplicates"})
         return {**described, "attention": found, "other": self._other()}
+
+    def attention(self) -> Iterator[Attention]:
+        """List what needs attention, as far as it is known by now."""
+        yield from overview.attention_of(self.source)
+        if (alike := self.search.alike) is not None:
+            yield from similar_lines(self.source, alike)
 
     def latents(self, given: Parameters) -> Answer:
         """Say how latents become pictures, and whether they look like their images."""
@@ -103,23 +97,20 @@ class Viewer:
         """Give one sample in full, and its neighbours in what a query finds."""
         if given.get("brief"):
             return self._brief(number)
-        others = self.others if self.number_there(number) is not None else None
-        other, differences = None, list[Answer]()
-        if others is not None:
-            there = int(self._there[number])
-            other = self._full(others, there)
-            differences += samples.differences(self.source, number, others.source, there)
-        return {
-            **self._full(self.pictures, number),
-            **self._beside(number, given),
-            "similar": self._nearest(number),
-            "other": other,
-            "differences": differences,
-        }
+        answer = self._full(self.source, self.pictures, number)
+        answer |= self._beside(number, given)
+        answer["similar"] = self._similar(number)
+        answer["other"], answer["differences"] = None, []
+        other = self.number_there(number)
+        if self.others is not None and other is not None:
+            there = self.others.source
+            answer["other"] = self._full(there, self.others, other)
+            answer["differences"] = list(samples.differences(self.source, number, there, other))
+        return answer
 
     def number_there(self, number: int) -> int | None:
         """Find a sample in the other source."""
-        found = int(self._there[number]) if self.others else -1
+        found = int(self._numbers_there[number]) if self.others else -1
         return found if found >= 0 else None
 
     def similar(self, given: Parameters) -> Answer:
@@ -130,13 +121,9 @@ class Viewer:
 
     def groups(self, given: Parameters) -> Answer:
         """Give groups of samples that are alike."""
-        alike = self._similar()
-        page = integer(given, "page", 0)
-        try:
-            threshold = float(given.get("threshold") or similar.DEFAULT)
-        except ValueError:
-            raise UsageError("threshold is no number", fix="give one from 0 to 1") from None
-        found = alike.groups(max(threshold, similar.FLOOR))
+        alike = self._alike()
+        threshold, page = fraction(given, "threshold", similar.DEFAULT), integer(given, "page", 0)
+        found = alike.found.groups(max(threshold, similar.FLOOR))
         return {
             "groups": len(found),
             "samples": sum(map(len, found)),
@@ -144,7 +131,7 @@ class Viewer:
             "items": [
                 {
                     "size": len(group),
-                    "similarity": _weakest(alike, group),
+                    "similarity": _weakest(alike.found, group),
                     "samples": [self._brief(n) for n in group[:_SIDE_BY_SIDE].tolist()],
                 }
                 for group in found[page * _GROUPS : (page + 1) * _GROUPS]
@@ -153,7 +140,7 @@ class Viewer:
 
     def map(self, given: Parameters) -> Answer:
         """Give points: the first two principal components of the vectors."""
-        points, places = self._points(), self.search.places
+        points, places = self._points, self._alike().places
         if not len(points):
             return {"n": [], "x": [], "y": [], "of": 0}
         shown = places[points].astype(np.float64)
@@ -165,7 +152,7 @@ class Viewer:
 
     def colours(self, given: Parameters) -> Answer:
         """Give a colour for each point of the map."""
-        points, by = self._points(), given.get("by", "bucket")
+        points, by = self._points, given.get("by", "bucket")
         if by == "text":
             words = given.get("text", "").split()
             hits = [self.table.captions.having(word)[points] for word in words]
@@ -177,51 +164,80 @@ class Viewer:
                 codes[marked[points]] = code
             return {"legend": ["no flag", *self.table.flags], "codes": codes.tolist()}
         column = self.table.parts if by == "part" else self.table.buckets
-        codes = column.codes[points].tolist()
-        return {"legend": [name or "none" for name in column.names], "codes": codes}
+        legend = [name or "none" for name in column.names]
+        return {"legend": legend, "codes": column.codes[points].tolist()}
 
     def _found(self, given: Parameters) -> Numbers:
-        return self.table.select(msgspec.convert(dict(given), Query))
+        return self.table.select(Query.of(given), self._compared)
 
     def _brief(self, number: int) -> Answer:
-        return {**samples.brief(self.source, number), "other": self.number_there(number)}
+        answer = samples.brief(self.source, number)
+        return {**answer, "other": self.number_there(number)}
 
-    def _full(self, pictures: Previews, number: int) -> Answer:
-        image = pictures.original(number)
+    def _full(self, source: Source, pictures: Previews, number: int) -> Answer:
+        found = pictures.original(number)
+        image = found and {
+            "width": found.size.width,
+            "height": found.size.height,
+            "crop": found.crop,
+            "path": found.path,
+            "note": found.note,
+        }
         labels = [
             {"component": component.name, "label": pictures.label(component)}
             for component in pictures.latents
         ]
-        shown = None if image is None else {**vars(image), **image.size._asdict()}
-        return {**samples.full(pictures.source, number), "image": shown, "latents": labels}
+        return {**samples.full(source, number), "image": image, "latents": labels}
 
     def _beside(self, number: int, given: Parameters) -> Answer:
         found = self._found(given)
-        place = np.flatnonzero(found == number)[:1]  # none if the query does not find it
-        before, after = found[place[place > 0] - 1], found[place[place < len(found) - 1] + 1]
+        (places,) = np.nonzero(found == number)
+        if not len(places):
+            return {"previous": None, "next": None}
+        place = int(places[0])
         return {
-            "previous": next(iter(before.tolist()), None),
-            "next": next(iter(after.tolist()), None),
+            "previous": int(found[place - 1]) if place else None,
+            "next": int(found[place + 1]) if place + 1 < len(found) else None,
         }
 
-    def _nearest(self, number: int) -> list[Answer]:
+    def _similar(self, number: int) -> list[Answer]:
         """Give the nearest sample, if it is known."""
-        found = self.search.found
-        if found is None or (nearest := int(found.nearest[number])) < 0:
+        alike = self.search.alike
+        nearest = -1 if alike is None else int(alike.found.nearest[number])
+        if alike is None or nearest < 0:
             return []
-        similarity = round(float(found.similarity[number]), 4)
+        similarity = round(float(alike.found.similarity[number]), 4)
         return [{"n": nearest, "id": self.table.ids[nearest], "similarity": similarity}]
 
-    def _similar(self) -> Similar:
-        if self.search.found is None:
+    def _alike(self) -> Alike:
+        if self.search.alike is None:
             raise UsageError("similar samples are not known yet", fix="start the search first")
-        return self.search.found
+        return self.search.alike
 
+    @property
     def _points(self) -> Numbers:
-        """Choose the samples that have a place on the map; of very many, some."""
-        self._similar()
-        places = np.flatnonzero(np.isfinite(self.search.places).all(axis=1))
-        return places[:: max(1, -(-len(places) // _POINTS))]
+        places = np.flatnonzero(np.isfinite(self._alike().places).all(axis=1))
+        step = max(1, -(-len(places) // _POINTS))
+        return places[::step]
+
+    @cached_property
+    def _numbers_there(self) -> NDArray[np.int64]:
+        """Give the number of each sample in the other source, -1 if it is not there."""
+        assert self.others is not None
+        there = {image_id: n for n, image_id in enumerate(self.others.source.table.ids)}
+        return np.array([there.get(image_id, -1) for image_id in self.table.ids], np.int64)
+
+    @cached_property
+    def _compared(self) -> dict[str, Chosen]:
+        if self.others is None:
+            return {}
+        there, captions = self._numbers_there, self.others.source.table.captions
+        both = there >= 0
+        changed = [
+            bool(both[n]) and self.table.captions[n] != captions[int(there[n])]
+            for n in range(len(self.table))
+        ]
+        return {"both": both, "missing": ~both, "caption": np.array(changed, np.bool_)}
 
     def _other(self) -> Answer | None:
         if self.others is None:
@@ -230,12 +246,34 @@ class Viewer:
         only = [image_id for image_id in there if image_id not in here]
         return {
             "path": self.others.source.name,
-            "both": int(self.table.compared["both"].sum()),
-            "only_here": int(self.table.compared["missing"].sum()),
-            "captions": int(self.table.compared["caption"].sum()),
+            "both": int((self._numbers_there >= 0).sum()),
+            "only_here": int((self._numbers_there < 0).sum()),
+            "captions": int(self._compared["caption"].sum()),
             "only_there": only[:_LISTED],
             "only_there_count": len(only),
         }
+
+
+def _query(each: Attention) -> str | None:
+    """Give the query of a link to the samples that something is about."""
+    if each.flag:
+        return f"flag={each.flag}"
+    return urlencode({"state": each.state}) if each.state else None
+
+
+def similar_lines(source: Source, alike: Alike) -> Iterator[Attention]:
+    """List what follows from the vectors."""
+    groups = alike.found.groups(similar.DEFAULT)
+    if groups:
+        count = sum(map(len, groups))
+        text = f"{quantity(count, 'samples')} in {quantity(len(groups), 'groups')} are nearly alike"
+        by = source.vector.name if source.vector else ""
+        text += f" ({by}: cosine {similar.DEFAULT} or more)"
+        yield Attention(text, count, NEAR_DUPLICATE)
+        yield from overview.in_parts(source, alike.found)
+    if count := int(source.table.flags[OUTLIER].sum()):
+        verb = "resembles" if count == 1 else "resemble"
+        yield Attention(f"{quantity(count, 'samples')} {verb} no other", count, OUTLIER)
 
 
 def unlike(name: str, agreement: Agreement | None) -> str | None:
@@ -260,7 +298,19 @@ def integer(given: Parameters, name: str, default: int, least: int = 0) -> int:
     return int(text)
 
 
-def _weakest(found: Similar, group: Numbers) -> float:
+def fraction(given: Parameters, name: str, default: float) -> float:
+    """Read a number from 0 to 1 of a request."""
+    text = given.get(name) or str(default)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise UsageError(f"{name} is {text!r}", fix="give a number from 0 to 1")
+    return value
+
+
+def _weakest(found: similar.Similar, group: Numbers) -> float:
     """Give the weakest link that holds a group together."""
     inside = np.isin(found.first, group) & np.isin(found.second, group)
     return round(float(found.strength[inside].min()), 4)

@@ -30,3 +30,4 @@ const marked = (path, side) => (side ? `${path}${path.includes("?") ? "&" : "?"}
 export const thumb = (n, of, side) => marked(of === "latent" ? `/thumb/${n}?of=latent` : `/thumb/${n}`, side);
 export const image = (n, side) => marked(`/image/${n}`, side);
 export const latent = (n, name, side) => marked(`/latent/${n}/${encodeURIComponent(name)}`, side);
+export const heat = (n, suffix, side) => marked(`/heat/${n}/${encodeURIComponent(suffix)}`, side);

@@ -1,6 +1,6 @@
 // One sample with everything that is stored of it; beside the other path's sample when comparing.
 
-import { get, image, latent, thumb } from "./api.js";
+import { get, heat, image, latent, thumb } from "./api.js";
 import { badges } from "./cards.js";
 import { outline, strip } from "./charts.js";
 import { h, picture, replace, svg, tree } from "./dom.js";
@@ -63,7 +63,7 @@ function side(data, n, which, path, titles) {
     data.fault && h("p", { role: "alert" }, data.fault),
     h("div", { class: "pictures" }, photograph(data, n, which), data.latents?.map((one) => latentPicture(one, n, which, data.bucket))),
     section("Caption", caption(data), tokens(data)),
-    section("Members", members(data)),
+    section("Members", members(data, n, which)),
     numbers(data, titles),
     section("Record", h("div", { class: "record" }, tree(data.record))));
 }
@@ -140,10 +140,10 @@ function tokens(data) {
       h("span", {}, h("strong", {}, name), ` ${count(data.tokens[name])} of ${plural(mask.length, "token")}`), strip(mask)));
 }
 
-function members(data) {
+function members(data, n, which) {
   if (!data.members?.length) return h("p", { class: "none" }, "Nothing is stored yet.");
-  const columns = ["Member", "Type", "Shape", "Bytes", "Min", "Max", "Mean", "Std", "Invalid"];
-  const words = new Set(["Member", "Type", "Shape"]);
+  const columns = ["Member", "Type", "Shape", "Bytes", "Min", "Max", "Mean", "Std", "Invalid", "Heat map"];
+  const words = new Set(["Member", "Type", "Shape", "Heat map"]);
   const cell = (i, child) => h("td", {
     "data-label": columns[i],
     class: [!words.has(columns[i]) && "number", child === "–" && "blank"].filter(Boolean).join(" ") || null,
@@ -156,13 +156,19 @@ function members(data) {
         h("small", {}, one.at), one.xxh3 && h("small", { class: "mono" }, `xxh3 ${one.xxh3}`)),
       cell(1, one.dtype ?? "–"), cell(2, shape(one.shape)), cell(3, bytes(one.bytes)),
       cell(4, figure(one.min)), cell(5, figure(one.max)), cell(6, figure(one.mean)), cell(7, figure(one.std)),
-      cell(8, invalid(one)))))));
+      cell(8, invalid(one)),
+      cell(9, one.heat ? heatMap(one, n, which) : "–"))))));
 }
 
 function invalid(one) {
   if (one.nan === null || one.nan === undefined) return "–";
   if (!one.nan && !one.inf) return "none";
   return [one.nan > 0 && `${count(one.nan)} NaN`, one.inf > 0 && `${count(one.inf)} infinite`].filter(Boolean).join(", ");
+}
+
+function heatMap(one, n, which) {
+  const address = heat(n, one.name, which);
+  return h("a", { class: "heat", href: address, target: "_blank" }, picture(address, `Heat map of ${one.name}`, "–"));
 }
 
 function numbers(data, titles) {
