@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 from shardwright.buckets import Bucket, generate
 from shardwright.recipes import keys
 from shardwright.recipes.compare import dtype_text, shape_text
-from shardwright.recipes.keys import Fault
 from shardwright.recipes.values import (
     PIXELS,
     Component,
@@ -34,6 +34,30 @@ _NOT_SETTINGS = {
 def place(table: str, key: str) -> str:
     """Spell the place of a value, for a mapping of all of them."""
     return f"{table}.{key}" if table else key
+
+
+@dataclasses.dataclass(eq=False)
+class Fault(Exception):  # noqa: N818 - turned into an error where the file is known
+    """What is wrong in a recipe, and how to fix it."""
+
+    table: str  # "images" or "component.NAME"; empty for a key above all tables
+    key: str
+    what: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"[{self.table}] {self.key}: {self.what}".removeprefix("[] ")
+
+
+def table_faults(
+    table: str, values: Mapping[str, Any], known: Mapping[str, keys.Key]
+) -> Iterator[Fault]:
+    """Check each key and value of a table by itself."""
+    for key, value in values.items():
+        if key not in known:
+            yield Fault(table, keys.spelt(key), "no such key", keys.nearest(key, known))
+        elif not known[key].allows(value):
+            yield Fault(table, key, f"{keys.brief(value)} is not valid", f"give {known[key].words}")
 
 
 def build(tables: Tables) -> Recipe:

@@ -16,8 +16,7 @@ from pathlib import Path
 from shardwright import regular
 from shardwright.errors import InputMissingError, UsageError, refusal
 from shardwright.recipes import keys, rules
-from shardwright.recipes.build import Table, Tables, build, place
-from shardwright.recipes.keys import Fault
+from shardwright.recipes.build import Fault, Table, Tables, build, place, table_faults
 from shardwright.recipes.split import BY, TABLE, Split, read_split
 from shardwright.recipes.values import Recipe
 
@@ -163,7 +162,7 @@ def _tables(document: Table, label: str) -> Tables:
 
 
 def _check(table: Table, known: Mapping[str, keys.Key], name: str, label: str) -> None:
-    for fault in keys.faults(name, table, known):
+    for fault in table_faults(name, table, known):
         raise UsageError(str(fault), path=label, fix=fault.fix)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from typing import Any, Literal, NamedTuple
 
 from shardwright.buckets import is_bucket
@@ -51,19 +50,6 @@ class Key(NamedTuple):
     allows: Callable[[Any], bool]
     about: str  # for people who write a file
     example: str  # as TOML
-
-
-@dataclass(eq=False)
-class Fault(Exception):  # noqa: N818 - turned into an error where the file is known
-    """What is wrong in a recipe, and how to fix it."""
-
-    table: str  # "images" or "component.NAME"; empty for a key above all tables
-    key: str
-    what: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"[{self.table}] {self.key}: {self.what}".removeprefix("[] ")
 
 
 def _is_text(value: object) -> bool:
@@ -371,15 +357,6 @@ def keys_of(encoder: str | None) -> tuple[str, ...]:
     if encoder == "picture":
         return ("encoder", *ENCODERS[encoder].keys, "folder", "suffix")
     return ("encoder", *(ENCODERS[encoder].keys if encoder in ENCODERS else _OWN), *_EVERY)
-
-
-def faults(table: str, values: Mapping[str, Any], known: Mapping[str, Key]) -> Iterator[Fault]:
-    """Check each key and value of a table by itself."""
-    for key, value in values.items():
-        if key not in known:
-            yield Fault(table, spelt(key), "no such key", nearest(key, known))
-        elif not known[key].allows(value):
-            yield Fault(table, key, f"{brief(value)} is not valid", f"give {known[key].words}")
 
 
 def nearest(given: str, known: Collection[str]) -> str:

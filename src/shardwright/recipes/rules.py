@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from shardwright.buckets import is_bucket
 from shardwright.errors import DamageError
 from shardwright.recipes import keys
+from shardwright.recipes.build import Fault, table_faults
 from shardwright.recipes.compare import dtype_text, shape_text
-from shardwright.recipes.keys import Fault
 from shardwright.recipes.values import MEMBER_FIELDS, PIXELS, Component, Recipe
 
 _RESERVED = {*MEMBER_FIELDS, "format_version", "crop"}  # fields of a record
@@ -57,7 +57,7 @@ def faults(recipe: Recipe) -> Iterator[Fault]:
         if not keys.is_name(component.name):
             what = f"{keys.brief(component.name)} is not a name"
             yield Fault("", "component", what, f"give {keys.NAME_WORDS}")
-        yield from keys.faults(table, _values(component), keys.COMPONENT)
+        yield from table_faults(table, _values(component), keys.COMPONENT)
         for key, what, fix in _in_component(component):
             yield Fault(table, key, what, fix)
     yield from _in_common(recipe)
@@ -153,4 +153,4 @@ def _in_images(recipe: Recipe) -> Iterator[Fault]:
     chosen = {"fit": recipe.fit, "decode": recipe.decode, "ids": recipe.ids}
     limits = dataclasses.asdict(recipe.selection).items()
     chosen |= {key: value for key, value in limits if value is not None}
-    yield from keys.faults("images", chosen, keys.IMAGES)
+    yield from table_faults("images", chosen, keys.IMAGES)
