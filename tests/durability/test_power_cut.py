@@ -166,11 +166,11 @@ def test_every_sync_matters(folder: Path, tally: Tally) -> None:
 @pytest.mark.parametrize(
     ("name", "asked_by", "count"),
     [
-        ("append to a build", "shard.finish", 3),  # its tar, records and index
+        ("append to a build", "work.finish", 3),  # its tar, records and index
         ("append to a build", "commits.settle, line \\d+, for sync_folder", 1),  # their names
-        ("overwrite by a build", "finish.(finish|_moved), line \\d+, for make_durable", 2),
+        ("overwrite by a build", "finish.(_publish|_moved), line \\d+, for make_durable", 2),
         ("append to a build", "finish.clear", 1),
-        ("append to a build", "finish._save", 2),
+        ("append to a build", "finish._publish, line \\d+, for save_", 2),
     ],
 )
 def test_the_syncs_of_a_build_matter(
