@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from shardwright.errors import StorageError
-from shardwright.storage import urls
+from shardwright.storage import probe, urls
 from shardwright.storage.probe import require_conditions
 from shardwright.storage.urls import Url, names_below
 from tests.flaky import Flaky
@@ -26,6 +27,27 @@ def careless(rclone: str, monkeypatch: pytest.MonkeyPatch) -> Url:
 def test_a_store_that_knows_conditions_is_used_with_them(root: Url) -> None:
     require_conditions(root / "shards")
     assert names_below(root) == []
+
+
+def test_what_a_killed_run_has_left_is_removed_by_a_later_one(
+    root: Url, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = root / "shards"
+    (folder / ".shardwright/probe-0123456789abcdef").write(b"first")
+    (folder / ".shardwright/other").write(b"stays")
+    monkeypatch.setattr(probe, "IDLE", 1)
+    time.sleep(2.5)  # stores give the time in seconds
+    require_conditions(folder)
+    assert names_below(root) == ["shards/.shardwright/other"]
+
+
+def test_the_probe_of_a_run_at_the_same_time_stays(root: Url) -> None:
+    folder = root / "shards"
+    other = folder / ".shardwright/probe-0123456789abcdef"
+    other.write(b"first")
+    require_conditions(folder)
+    assert names_below(root) == ["shards/.shardwright/probe-0123456789abcdef"]
+    assert other.read_bytes() == b"first"
 
 
 def test_a_store_that_ignores_conditions_is_refused(careless: Url) -> None:
@@ -56,7 +78,7 @@ def test_a_store_that_ignores_conditions_when_uploads_end_is_refused(
 def test_the_probe_takes_few_requests(moto: str, proxy: Flaky) -> None:
     folder = new_bucket(moto) / "shards"
     require_conditions(folder)
-    assert len(proxy.requests) == 11
+    assert len(proxy.requests) == 12
 
 
 def test_a_bucket_that_is_not_there_is_named(bucket: Url) -> None:

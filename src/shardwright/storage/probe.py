@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from shardwright.errors import StorageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.storage.objects import NEW, ConditionError, UnsupportedError, tried
-from shardwright.storage.remote import RemotePlace
+from shardwright.storage.remote import IDLE, RemotePlace
 from shardwright.storage.urls import Url
+
+_PREFIX = "probe-"
 
 
 def require_conditions(folder: Url) -> None:
@@ -17,10 +20,11 @@ def require_conditions(folder: Url) -> None:
     A store that ignores conditions would let two writers replace each other's files, so it is
     refused.
     """
-    probe = folder / STATE_FOLDER / f"probe-{os.urandom(8).hex()}"
+    probe = folder / STATE_FOLDER / f"{_PREFIX}{os.urandom(8).hex()}"
     try:
         first = probe.write(b"first")
         try:
+            _remove_left(probe)
             knows = _knows_conditions(probe, first)
         finally:
             probe.remove()
@@ -31,6 +35,20 @@ def require_conditions(folder: Url) -> None:
         what = "this store ignores conditions, so two runs at once could replace each other's files"
         fix = "use another store, or write to a folder and copy it there"
         raise StorageError(what, path=folder, fix=fix)
+
+
+def _remove_left(probe: Url) -> None:
+    """Remove the files of tries that were killed: those an hour older than this one.
+
+    Younger ones may be of runs that are under way. Only the store's own clock counts.
+    """
+    folder = probe.parent
+    with suppress(StorageError):  # it may not be allowed, and nothing depends on it
+        for name in folder.names():
+            if name.startswith(_PREFIX) and name != probe.name:
+                other, own = (folder / name).head(), probe.head()
+                if other and own and other.st_mtime_ns < own.st_mtime_ns - IDLE * 10**9:
+                    (folder / name).remove()
 
 
 def _knows_conditions(probe: Url, first: str) -> bool:
