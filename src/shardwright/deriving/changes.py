@@ -11,14 +11,8 @@ from functools import cache
 
 from msgspec import structs
 
-from shardwright.deriving.recorded import (
-    NOT_MOVED,
-    Moves,
-    on_record,
-    other_image,
-    recognise,
-    root_of,
-)
+from shardwright.deriving.moves import NOT_MOVED, Moves, is_one_file, recognise, root_of
+from shardwright.deriving.recorded import on_record
 from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress
@@ -129,9 +123,9 @@ def find(
             if entry.image is not None and here != entry.image.path:
                 yield entry.image_id, entry.image, number, here
 
-    for _, image, _, here in displaced():
+    for _, image, number, here in displaced():
         roots.add(root_of(image.path, here, folder))
-        missing = missing or is_gone(image.path)
+        missing = missing or (number is None and is_gone(image.path))
     moves = recognise(roots, folder, store, alone=missing)
     absent: dict[str, ImageFile] = {}
     moved: dict[str, int] = {}
@@ -141,7 +135,7 @@ def find(
             continue
         now = moves.now(image.path) or image.path
         if here == now and not is_gone(image.path):
-            if other_image(image.path, here):  # of a copy, the file in use is this one
+            if not is_one_file(here, image.path):  # of a copy, the file in use is this one
                 relocated[image_id] = here
         elif is_gone(now) or here == now:
             if number is not None and os.path.basename(here) == os.path.basename(image.path):

@@ -15,22 +15,15 @@ from msgspec.structs import replace
 
 from shardwright.deriving.captions import CAPTION, CaptionError, Given, Row, beside
 from shardwright.deriving.generations import arrays_in, files_in
-from shardwright.deriving.recorded import (
-    NOT_MOVED,
-    Moves,
-    id_of,
-    other_image,
-    owners,
-    record_at,
-    recorded_text,
-)
+from shardwright.deriving.moves import Strangers
+from shardwright.deriving.recorded import id_of, other_image, owners, record_at, recorded_text
 from shardwright.deriving.sources import Source, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
 from shardwright.storage.paths import absolute, is_gone
 from shardwright.store import facts, records
-from shardwright.store.facts import Facts, ImageFile
+from shardwright.store.facts import Facts
 from shardwright.store.folders import array_ids
 from shardwright.store.records import Line, Record
 from shardwright.store.rules import Rules, is_stage1
@@ -51,10 +44,8 @@ class Inventory:
         update: bool = False,
         renamed: Mapping[str, int] = MappingProxyType({}),
         first_ids: Mapping[int, str] = MappingProxyType({}),
-        moves: Moves = NOT_MOVED,
     ) -> None:
         self.sources, self.store, self.captions = sources, store, captions
-        self._moves = moves
         # (reason, detail), by number
         begun = store.jsonl.exists()
         self.problems = problems(sources, store.recipe, owners(sources, store), begun=begun)
@@ -247,6 +238,7 @@ class Inventory:
     def _read_facts(self, progress: Progress) -> None:
         """Compare the images with the files that were encoded."""
         progress.phase("compare images", len(self.sources), "images")
+        strangers = Strangers(self.store)
         for offset, entry in facts.read(self.store):
             number, image = self._numbers.get(entry.image_id), entry.image
             if number is None:
@@ -259,10 +251,14 @@ class Inventory:
             if image is None:
                 continue
             self._is_placed[number] = 1
-            now = image.now(path)
-            if number not in self._renamed and (other := self._stranger(image, path, now)):
-                self._others[number] = other
+            renamed = number in self._renamed
+            if not renamed and os.path.basename(path) != os.path.basename(image.path):
+                if other := other_image(image.path, path):
+                    self._others[number] = other
                 continue
+            now = image.now(path)
+            if not renamed:
+                strangers.add(number, image, path, same=now is not None)
             if not self.kept(number, ()):
                 continue
             if entry.outdated:
@@ -274,17 +270,7 @@ class Inventory:
             moved = absolute(path) != image.path and is_gone(image.path)
             if time != image.mtime_ns or moved:
                 self.touched[number] = time
-
-    def _stranger(self, image: ImageFile, path: str, now: ImageFile | None) -> str | None:
-        """Give the image on record, if this is another one of its id.
-
-        One whose old file is gone is the same if its content or its folder is.
-        """
-        here = absolute(path)
-        if here == image.path or self._moves.now(image.path) == here:
-            return None
-        changed = now is None and is_gone(image.path)
-        return image.path if changed else other_image(image.path, path)
+        self._others |= strangers.found()
 
     def _read_records(self, progress: Progress) -> dict[str, bytearray]:
         """Read all records; give which images have a text in theirs, by its field."""
