@@ -11,12 +11,12 @@ from functools import cache
 
 from msgspec import structs
 
-from shardwright.deriving.moves import NOT_MOVED, Moves, is_one_file, recognise, root_of
+from shardwright.deriving.moves import NOT_MOVED, Moves, is_one_file, is_same, recognise, root_of
 from shardwright.deriving.recorded import on_record
 from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress
-from shardwright.storage.paths import absolute, is_gone
+from shardwright.storage.paths import absolute, is_absolute, is_gone
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts, ImageFile
 from shardwright.store.store import Store
@@ -159,7 +159,7 @@ def find(
         if image_id in numbers and numbers[image_id] not in taken:
             renamed[image_id] = numbers[image_id]  # replaced by a file of another format
     found = moved | renamed
-    paths, elsewhere = _relocated(absent, found, moves)
+    paths, elsewhere = _relocated(absent, found, moves, folder, store)
     return Changes(
         absent=paths,
         renamed=found,
@@ -173,7 +173,7 @@ def find(
 
 
 def _relocated(
-    absent: dict[str, ImageFile], here: Container[str], moves: Moves
+    absent: dict[str, ImageFile], here: Container[str], moves: Moves, folder: str, store: Store
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Give the paths at which images are missing now, and where those are that have moved.
 
@@ -185,8 +185,20 @@ def _relocated(
     beside = {os.path.dirname(lost[i].path): os.path.dirname(path) for i, path in found.items()}
     missing = {i: image.path for i, image in absent.items() if i not in found}
     for image_id, path in missing.items():
-        folder, name = os.path.split(path)
-        missing[image_id] = os.path.join(beside.get(folder, folder), name)
+        above, name = os.path.split(path)
+        missing[image_id] = os.path.join(beside.get(above, above), name)
+    # In another folder, an image may be found by the path in its record, from here. An absolute one
+    # may be that of the original of a copy.
+    below = os.path.join(folder, "")
+    away = {i: path for i, path in missing.items() if i in lost and not path.startswith(below)}
+    for _, names in records.walk(store.jsonl, records.names) if away else ():
+        image_id, given = names.image_id, names.image_path
+        if isinstance(image_id, str) and image_id in away and isinstance(given, str):
+            there = absolute(given)
+            other = not is_absolute(given) and there != away[image_id]
+            if other and is_same(lost[image_id], there):
+                found[image_id] = there
+                missing.pop(image_id, None)
     return missing, {i: path for i, path in missing.items() if i in lost} | found
 
 
