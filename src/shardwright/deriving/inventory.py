@@ -14,7 +14,7 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from shardwright.deriving.captions import CAPTION, CaptionError, Given, Row, beside
-from shardwright.deriving.generations import arrays_in, files_in
+from shardwright.deriving.generations import arrays_in, files_in, made_in
 from shardwright.deriving.moves import Strangers
 from shardwright.deriving.recorded import id_of, other_image, owners, record_at, recorded_text
 from shardwright.deriving.sources import Source, problems
@@ -135,7 +135,15 @@ class Inventory:
             for number in stays if component.source == "image" and component in same else ():
                 now[number] = before[number]
             self._there[component] = now
-        self._resume(new, stays=stays)
+
+        def made(image_id: str) -> list[Component]:
+            """Name its new arrays; if its record is there, so are those that are recomputed."""
+            number = self._numbers.get(image_id)
+            lacking = () if number is None else self.missing(number, self._there)
+            return [c for c in lacking if c in components or new.array(c, image_id).exists()]
+
+        arrays = ((record, made(record["image_id"])) for record in made_in(new))
+        self._resume(new, arrays, stays=stays)
 
     def outdated(self, components: Collection[Component]) -> dict[int, tuple[Component, ...]]:
         """Name the arrays that were made from another file, or another text, than there is now.
@@ -163,21 +171,22 @@ class Inventory:
             for component in components:
                 self._there[component][number] = 0
         if new is not None:
-            self._resume(new, outdated)
+            self._resume(new, arrays_in(new), outdated)
 
     def _resume(
         self,
         new: Store,
+        arrays: Iterable[tuple[Record, Collection[Component]]],
         outdated: Mapping[int, Collection[Component]] = MappingProxyType({}),
         stays: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        """Go on with the next generation: its arrays are there.
+        """Go on with the next generation: its ``arrays``, by their records, are there.
 
         If an image's file, or its caption, has changed since then, all of these are made again.
         ``stays`` are the hashes of changed files of which the store keeps an array.
         """
         files = files_in(new)
-        for record, made in arrays_in(new):
+        for record, made in arrays:
             number, file = self._numbers.get(record["image_id"], -1), files.get(record["image_id"])
             if number < 0 or number in self.problems:
                 continue
