@@ -166,3 +166,22 @@ def test_records_without_facts_are_listed_with_the_command_too(new: Path) -> Non
     assert len(ids(new)) == 5
     assert "pruned: 1" in run(*command.split(), cwd=new).stdout
     assert ids(new) == LEFT
+
+
+def test_images_of_another_folder_are_found_by_the_paths_in_their_records(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    make_images(old / "photos", 2, TINY)
+    make_images(old / "others", 4, TINY)
+    for number in range(2):
+        remove(old / "others", f"img{number:03}")
+    words = ("--derived-dir", "../store", "--encoders", "sketch")
+    for folder in ("photos", "others"):
+        assert run("derive", folder, *words, cwd=old).returncode == 0
+    new.mkdir()
+    (old / "others").rename(new / "others")
+    remove(new / "others", "img003")
+    done = run("derive", "../old/photos", *words, "--json", cwd=new)
+    assert json.loads(done.stdout)["gone_images"] == [str(old / "others/img003.png")]
+    paths = {name: entry["image"]["path"] for name, entry in facts(tmp_path / "store").items()}
+    assert paths["img002"] == str(new / "others/img002.png")
+    assert paths["img003"] == str(old / "others/img003.png")

@@ -225,7 +225,7 @@ def test_the_fit_of_one_component_is_not_changed_for_all() -> None:
     write(original)
     sketch(components=["vae", "t5", "dinov3"])
     write(original.replace('fit = "original"', 'fit = "bucket"'))
-    with pytest.raises(ProvenanceError, match=r"vae: .*fit was original, now bucket"):
+    with pytest.raises(ProvenanceError, match="vae: fit was original, now bucket"):
         derive(components=["picture"])
 
 
@@ -247,8 +247,8 @@ def test_everything_to_recompute_is_named_at_once() -> None:
     write(SMALL.replace("tokens = 20", "tokens = 24").replace('"bucket"', '"original"'))
     with pytest.raises(ProvenanceError) as refused:
         derive()
-    assert "tokens was 20, now 24" in str(refused.value)
-    assert "dinov3, vae: fit was bucket, now original" in str(refused.value)
+    assert "vae: fit was bucket, now original" in str(refused.value)
+    assert "dinov3: fit was bucket, now original" in str(refused.value)
     assert "--recompute dinov3,vae,t5;" in str(refused.value)
     assert derive(recompute=["dinov3", "vae", "t5"]).swapped == ["dinov3", "vae", "t5"]
 

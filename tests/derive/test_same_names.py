@@ -115,6 +115,22 @@ def test_an_edited_picture_of_a_moved_project_is_a_changed_image_in_every_run(
     assert found["updated_images"] == ["images/img001.png"]
 
 
+@pytest.mark.parametrize("edited", [2, 3])
+def test_more_than_half_of_the_pictures_decide_whether_a_folder_has_moved_without_its_store(
+    tmp_path: Path, edited: int
+) -> None:
+    old = make_images(tmp_path / "old", 5, TINY)
+    derive(tmp_path, "old", "--derived-dir", "elsewhere/store")
+    new = old.rename(tmp_path / "new")
+    paths = [f"new/{replace_one(new, number).name}" for number in range(edited)]
+    few = 2 * edited < 5
+    words = ("new", "--derived-dir", "elsewhere/store")
+    found = derive(tmp_path, *words, fails=0 if few else edited)
+    assert found["changed_images"] == (paths if few else [])
+    assert found["already_complete"] == (5 if few else 5 - edited)
+    assert derive(tmp_path, *words, "--update")["updated_images"] == paths
+
+
 def test_an_edited_picture_of_a_copied_project_is_a_changed_image_there(tmp_path: Path) -> None:
     old = tmp_path / "old"
     make_images(old / "images", 3, TINY)

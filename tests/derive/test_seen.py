@@ -111,8 +111,9 @@ def test_a_store_with_crops_of_complete_pixels_is_refused_until_it_is_recomputed
     sketch(TABLES + '[component.dinov3]\nfit = "original"\n')
     forget("crop")
     add("b", 300, 100)
-    with pytest.raises(ProvenanceError, match="vae: crop was pixels, now fractions"):
-        sketch()
+    for components in (("dinov3", "vae", "t5"), "dinov3"):
+        with pytest.raises(ProvenanceError, match="vae: crop was pixels, now fractions"):
+            sketch(components=components)
     sketch(recompute=["dinov3", "vae"], recipe="prx", fit="bucket")
     assert sees("vae", "b", FITTED)
     assert sees("dinov3", "b", FITTED)

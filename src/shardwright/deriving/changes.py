@@ -11,18 +11,12 @@ from functools import cache
 
 from msgspec import structs
 
-from shardwright.deriving.recorded import (
-    NOT_MOVED,
-    Moves,
-    on_record,
-    other_image,
-    recognise,
-    root_of,
-)
+from shardwright.deriving.moves import NOT_MOVED, Moves, is_one_file, is_same, recognise, root_of
+from shardwright.deriving.recorded import on_record
 from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress
-from shardwright.storage.paths import absolute, is_gone
+from shardwright.storage.paths import absolute, is_absolute, is_gone
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts, ImageFile
 from shardwright.store.store import Store
@@ -129,9 +123,9 @@ def find(
             if entry.image is not None and here != entry.image.path:
                 yield entry.image_id, entry.image, number, here
 
-    for _, image, _, here in displaced():
+    for _, image, number, here in displaced():
         roots.add(root_of(image.path, here, folder))
-        missing = missing or is_gone(image.path)
+        missing = missing or (number is None and is_gone(image.path))
     moves = recognise(roots, folder, store, alone=missing)
     absent: dict[str, ImageFile] = {}
     moved: dict[str, int] = {}
@@ -141,7 +135,7 @@ def find(
             continue
         now = moves.now(image.path) or image.path
         if here == now and not is_gone(image.path):
-            if other_image(image.path, here):  # of a copy, the file in use is this one
+            if not is_one_file(here, image.path):  # of a copy, the file in use is this one
                 relocated[image_id] = here
         elif is_gone(now) or here == now:
             if number is not None and os.path.basename(here) == os.path.basename(image.path):
@@ -165,7 +159,7 @@ def find(
         if image_id in numbers and numbers[image_id] not in taken:
             renamed[image_id] = numbers[image_id]  # replaced by a file of another format
     found = moved | renamed
-    paths, elsewhere = _relocated(absent, found, moves)
+    paths, elsewhere = _relocated(absent, found, moves, folder, store)
     return Changes(
         absent=paths,
         renamed=found,
@@ -179,7 +173,7 @@ def find(
 
 
 def _relocated(
-    absent: dict[str, ImageFile], here: Container[str], moves: Moves
+    absent: dict[str, ImageFile], here: Container[str], moves: Moves, folder: str, store: Store
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Give the paths at which images are missing now, and where those are that have moved.
 
@@ -191,8 +185,20 @@ def _relocated(
     beside = {os.path.dirname(lost[i].path): os.path.dirname(path) for i, path in found.items()}
     missing = {i: image.path for i, image in absent.items() if i not in found}
     for image_id, path in missing.items():
-        folder, name = os.path.split(path)
-        missing[image_id] = os.path.join(beside.get(folder, folder), name)
+        above, name = os.path.split(path)
+        missing[image_id] = os.path.join(beside.get(above, above), name)
+    # In another folder, an image may be found by the path in its record, from here. An absolute one
+    # may be that of the original of a copy.
+    below = os.path.join(folder, "")
+    away = {i: path for i, path in missing.items() if i in lost and not path.startswith(below)}
+    for _, names in records.walk(store.jsonl, records.names) if away else ():
+        image_id, given = names.image_id, names.image_path
+        if isinstance(image_id, str) and image_id in away and isinstance(given, str):
+            there = absolute(given)
+            other = not is_absolute(given) and there != away[image_id]
+            if other and is_same(lost[image_id], there):
+                found[image_id] = there
+                missing.pop(image_id, None)
     return missing, {i: path for i, path in missing.items() if i in lost} | found
 
 

@@ -123,17 +123,17 @@ class Before:
     entries: Mapping[str, Entry]
     stored: Mapping[Component, int]  # how many arrays there are
 
-    def require_same(
-        self, recompute: Collection[Component], settings: tuple[Collection[str], str]
-    ) -> None:
+    def require_same(self, recompute: Collection[Component], asked: Collection[Component]) -> None:
         """Raise if arrays were made with another recipe and are not recomputed.
 
-        Names the components with other ``settings`` too, and what these are.
+        The settings of components that are asked for are compared with their encoders, later.
         """
-        others, differing = settings
         recipe = self.store.recipe
         kept = [c for c in recipe.components if self.stored[c] and c not in recompute]
-        changed = {c: listed for c in kept if (listed := self.changes(c))}
+        views = {c: self._view_changes(c) for c in kept}
+        changed = {c: listed for c in kept if (listed := self.changes(c) + views[c])}
+        if all(c in asked and listed == views[c] for c, listed in changed.items()):
+            changed = {}
         found = [f"{c.name}: {', '.join(listed)}" for c, listed in changed.items()]
         again = list(changed)
         if (buckets := self._bucket_changes()) and any(self.stored.values()):
@@ -143,9 +143,8 @@ class Before:
                 found += buckets
                 again += [c for c in follow if c not in again]
         if found:
-            found += [differing] * bool(differing)
-            named = {c.name for c in (*again, *recompute)}.union(others)
-            names = ",".join(c.name for c in recipe.components if c.name in named and c.encoder)
+            named = {*again, *recompute}
+            names = ",".join(c.name for c in recipe.components if c in named and c.encoder)
             fix = "to go on as before, change the recipe back; "
             fix += f"to recompute it, --recompute {names}; " if names else ""
             raise ProvenanceError(
@@ -165,10 +164,22 @@ class Before:
         before = provenance.component(component.name, entry) if entry else None
         if before is None and self.recipe is not None:
             before = self.recipe.by_name.get(component.name)
-        found = list(changes(before, component)) if before else self._misfit(component)
-        if entry is None and component.follows_picture and self.recipe is not None:
-            was, now = self.recipe.fit, self.store.recipe.fit
-            found += [f"fit was {was}, now {now}"] * (was != now)
+        return list(changes(before, component)) if before else self._misfit(component)
+
+    def _view_changes(self, component: Component) -> list[str]:
+        """List what is different in what a component sees of pictures."""
+        entry, recipe = self.entries.get(component.name), self.store.recipe
+        before = provenance.complete(entry.settings) if entry else {}
+        fit = before.get("fit", self.recipe.fit if self.recipe else recipe.fit)
+        now = recipe.fit
+        if not component.follows_picture:
+            if entry is None or component.source != "image":
+                return []
+            now = fit_of(component, recipe, entry.settings) or "original"
+        found = [f"fit was {fit}, now {now}"] if fit != now else []
+        decode = before.get("decode", recipe.decode)
+        if component.source == "image" and decode != recipe.decode:
+            found.append(f"decode was {decode}, now {recipe.decode}")
         return found
 
     def _shows_bucket(self, component: Component) -> bool:

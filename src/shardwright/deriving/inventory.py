@@ -14,23 +14,16 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from shardwright.deriving.captions import CAPTION, CaptionError, Given, Row, beside
-from shardwright.deriving.generations import arrays_in, files_in
-from shardwright.deriving.recorded import (
-    NOT_MOVED,
-    Moves,
-    id_of,
-    other_image,
-    owners,
-    record_at,
-    recorded_text,
-)
+from shardwright.deriving.generations import arrays_in, files_in, made_in
+from shardwright.deriving.moves import Strangers
+from shardwright.deriving.recorded import id_of, other_image, owners, record_at, recorded_text
 from shardwright.deriving.sources import Source, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import Component
 from shardwright.storage.paths import absolute, is_gone
 from shardwright.store import facts, records
-from shardwright.store.facts import Facts, ImageFile
+from shardwright.store.facts import Facts
 from shardwright.store.folders import array_ids
 from shardwright.store.records import Line, Record
 from shardwright.store.rules import Rules, is_stage1
@@ -51,10 +44,8 @@ class Inventory:
         update: bool = False,
         renamed: Mapping[str, int] = MappingProxyType({}),
         first_ids: Mapping[int, str] = MappingProxyType({}),
-        moves: Moves = NOT_MOVED,
     ) -> None:
         self.sources, self.store, self.captions = sources, store, captions
-        self._moves = moves
         # (reason, detail), by number
         begun = store.jsonl.exists()
         self.problems = problems(sources, store.recipe, owners(sources, store), begun=begun)
@@ -144,7 +135,15 @@ class Inventory:
             for number in stays if component.source == "image" and component in same else ():
                 now[number] = before[number]
             self._there[component] = now
-        self._resume(new, stays=stays)
+
+        def made(image_id: str) -> list[Component]:
+            """Name its new arrays; if its record is there, so are those that are recomputed."""
+            number = self._numbers.get(image_id)
+            lacking = () if number is None else self.missing(number, self._there)
+            return [c for c in lacking if c in components or new.array(c, image_id).exists()]
+
+        arrays = ((record, made(record["image_id"])) for record in made_in(new))
+        self._resume(new, arrays, stays=stays)
 
     def outdated(self, components: Collection[Component]) -> dict[int, tuple[Component, ...]]:
         """Name the arrays that were made from another file, or another text, than there is now.
@@ -172,21 +171,22 @@ class Inventory:
             for component in components:
                 self._there[component][number] = 0
         if new is not None:
-            self._resume(new, outdated)
+            self._resume(new, arrays_in(new), outdated)
 
     def _resume(
         self,
         new: Store,
+        arrays: Iterable[tuple[Record, Collection[Component]]],
         outdated: Mapping[int, Collection[Component]] = MappingProxyType({}),
         stays: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        """Go on with the next generation: its arrays are there.
+        """Go on with the next generation: its ``arrays``, by their records, are there.
 
         If an image's file, or its caption, has changed since then, all of these are made again.
         ``stays`` are the hashes of changed files of which the store keeps an array.
         """
         files = files_in(new)
-        for record, made in arrays_in(new):
+        for record, made in arrays:
             number, file = self._numbers.get(record["image_id"], -1), files.get(record["image_id"])
             if number < 0 or number in self.problems:
                 continue
@@ -247,6 +247,7 @@ class Inventory:
     def _read_facts(self, progress: Progress) -> None:
         """Compare the images with the files that were encoded."""
         progress.phase("compare images", len(self.sources), "images")
+        strangers = Strangers(self.store)
         for offset, entry in facts.read(self.store):
             number, image = self._numbers.get(entry.image_id), entry.image
             if number is None:
@@ -259,10 +260,14 @@ class Inventory:
             if image is None:
                 continue
             self._is_placed[number] = 1
-            now = image.now(path)
-            if number not in self._renamed and (other := self._stranger(image, path, now)):
-                self._others[number] = other
+            renamed = number in self._renamed
+            if not renamed and os.path.basename(path) != os.path.basename(image.path):
+                if other := other_image(image.path, path):
+                    self._others[number] = other
                 continue
+            now = image.now(path)
+            if not renamed:
+                strangers.add(number, image, path, same=now is not None)
             if not self.kept(number, ()):
                 continue
             if entry.outdated:
@@ -274,17 +279,7 @@ class Inventory:
             moved = absolute(path) != image.path and is_gone(image.path)
             if time != image.mtime_ns or moved:
                 self.touched[number] = time
-
-    def _stranger(self, image: ImageFile, path: str, now: ImageFile | None) -> str | None:
-        """Give the image on record, if this is another one of its id.
-
-        One whose old file is gone is the same if its content or its folder is.
-        """
-        here = absolute(path)
-        if here == image.path or self._moves.now(image.path) == here:
-            return None
-        changed = now is None and is_gone(image.path)
-        return image.path if changed else other_image(image.path, path)
+        self._others |= strangers.found()
 
     def _read_records(self, progress: Progress) -> dict[str, bytearray]:
         """Read all records; give which images have a text in theirs, by its field."""

@@ -25,10 +25,11 @@ from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.decoders import Heads
 from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.making import Maker, Making
+from shardwright.deriving.moves import Moves
 from shardwright.deriving.outcomes import Outcomes, write_failures
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.prepare import Array
-from shardwright.deriving.recorded import Moves, named
+from shardwright.deriving.recorded import named
 from shardwright.deriving.results import Committer
 from shardwright.deriving.serving import Publisher, Worker
 from shardwright.deriving.settings import InForce, Request
@@ -152,7 +153,6 @@ def _inventory(
         # In a dry run, in which they are renamed only here.
         renamed=changes.renamed if request.dry_run and request.renames else {},
         first_ids={} if request.renames else first_ids(changes, found, request.store),
-        moves=changes.moves,
     )
 
 

@@ -89,14 +89,12 @@ class InForce:
         named its model, or if the component is recomputed.
         """
         components, recompute = self.request.components, self.request.recompute
+        self.before.require_same(recompute, components)
         asked = {
             component.name: self._asked(component, self._used[component.name].settings)
             for component in self.store.recipe.components
             if component.name in self._used and component not in recompute
         }
-        used = {name: _shown(entry.settings) for name, entry in self._used.items()}
-        now = {name: _shown(settings) for name, settings in asked.items()}
-        self.before.require_same(recompute, provenance.differences(used, now))
         self._require_same(asked)
         again = [c for c in components if c in recompute]
         self.load(c for c in components if c in again or self._has_other_model(c))
@@ -337,8 +335,3 @@ def digest(recipe: Recipe, encoders: str, texts: Mapping[str, str | None]) -> st
     """Hash texts with what decides into how many tokens they are cut."""
     given = {field: texts[field] for field in recipe.texts}
     return xxhash.xxh3_64_hexdigest(json.encode([encoders, recipe.captions, given]))
-
-
-def _shown(settings: Settings) -> Settings:
-    """Give what decides which part of a picture is seen, and how it is decoded."""
-    return {key: value for key, value in settings.items() if key in ("fit", "decode")}

@@ -13,9 +13,10 @@ from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.decoders import Heads
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.inventory import Inventory
+from shardwright.deriving.moves import Moves
 from shardwright.deriving.outcomes import Earlier
 from shardwright.deriving.prepare import Measuring
-from shardwright.deriving.recorded import Moves, named
+from shardwright.deriving.recorded import named
 from shardwright.deriving.settings import digest
 from shardwright.deriving.views import left_out
 from shardwright.errors import InputMissingError, ShardwrightError, StorageError
@@ -65,15 +66,7 @@ def outlook(
     found = named(found, folder, store, given)
     changes = find_changes(found, folder, store, progress)
     found = changes.named(found)
-    inventory = Inventory(
-        found,
-        store,
-        given,
-        progress,
-        update=True,
-        renamed=changes.renamed,
-        moves=changes.moves,
-    )
+    inventory = Inventory(found, store, given, progress, update=True, renamed=changes.renamed)
     outdated = inventory.outdated(store.recipe.components)
     new = store.next
     inventory.update(outdated, new if _is_updated(new) else None)
