@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
-from shardwright.shards.format.manifest import Manifest, PackSettings
+from shardwright.shards.format.manifest import CONDITIONS, IdsFile, Manifest, PackSettings
+from shardwright.storage.urls import Location
 from shardwright.store.commands import quoted
 
 
@@ -27,3 +29,25 @@ def with_layout(way: str, settings: PackSettings | None) -> str:
     """Spell a way of writing a folder again, with the flags that it does not keep by itself."""
     flags = settings.layout() if settings else []
     return " ".join([way, *map(quoted, flags)])
+
+
+def to_another_url(settings: PackSettings | None, folder: Location | None) -> str:
+    """Spell how to write all of a folder again where nothing is replaced, or kept."""
+    flags = elsewhere(settings, folder)
+    return "to another URL" + (f" with {flags}" if flags else "")
+
+
+def elsewhere(settings: PackSettings | None, folder: Location | None) -> str:
+    """Spell all flags, for another folder, which keeps nothing.
+
+    ``folder`` is the one that lists of ids are named from; None if it is not known. The groups of a
+    split at a URL have an absolute path.
+    """
+    if settings is None:
+        return ""
+    flags = settings.flags(folder or Path(), Path())
+    if folder is None:
+        lists = {n: None for n in CONDITIONS if isinstance(getattr(settings, n), IdsFile)}
+        files = [word for name in lists for word in (CONDITIONS[name], "FILE")]
+        flags = [*msgspec.structs.replace(settings, **lists).flags(Path(), Path()), *files]
+    return " ".join(map(quoted, flags))
