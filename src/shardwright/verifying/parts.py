@@ -20,7 +20,7 @@ from shardwright.errors import DamageError
 from shardwright.packing.splits import recorded
 from shardwright.progress import Progress, quantity
 from shardwright.shards.format import manifest
-from shardwright.shards.format.again import to_another_url, with_layout
+from shardwright.shards.format.again import overwriting, to_another_url
 from shardwright.shards.format.manifest import Manifest
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
@@ -112,12 +112,13 @@ def complete_fixes(found: VerifyReport, target: Location, store: Path | None) ->
     """
     if not any(_WAY.search(one.fix) for one in found.findings):
         return found
-    run, settings = recorded(target) or (None, None)
-    folder = target if run and run.is_build else store  # that its lists are named from
+    known = recorded(target)
+    last = msgspec.structs.replace(known[0], settings=known[1]) if known else None
+    folder = target if last and last.is_build else store  # that its lists are named from
 
     def complete(way: re.Match[str]) -> str:
         can_replace = place_at(target).can_replace
-        return with_layout(way[0], settings) if can_replace else to_another_url(settings, folder)
+        return overwriting(way[0], last, folder) if can_replace else to_another_url(last, folder)
 
     fixed = [replace(one, fix=_WAY.sub(complete, one.fix)) for one in found.findings]
     return replace(found, findings=fixed)

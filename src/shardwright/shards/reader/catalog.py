@@ -25,7 +25,7 @@ from shardwright.progress import quantity
 from shardwright.recipes import BFLOAT16, Recipe
 from shardwright.recipes.compare import dtype_text, shape_text
 from shardwright.shards.format import decode, index, manifest, tarread
-from shardwright.shards.format.again import complete, to_another_url, with_layout
+from shardwright.shards.format.again import complete, overwriting, to_another_url
 from shardwright.shards.format.decode import BadMemberError
 from shardwright.shards.format.empty import empty_members, empty_name
 from shardwright.shards.format.index import Member, ShardIndex
@@ -97,10 +97,9 @@ class Catalog:
     def again(self, folder: Folder) -> str:
         """Say how to write its folder, or URL, again; nothing that was excluded comes back."""
         how = "build again" if self.last and self.last.is_build else "pack again"
-        settings = self.last.settings if self.last else None
         if folder.can_replace:
-            return f"{how} with {with_layout('--overwrite', settings)}"
-        return f"{how} {to_another_url(settings, None)}"
+            return f"{how} with {overwriting('--overwrite', self.last, None)}"
+        return f"{how} {to_another_url(self.last, None)}"
 
     def shard_of(self, number: int) -> Shard:
         """Find the shard of a sample."""

@@ -12,7 +12,7 @@ from shardwright.errors import DamageError, UsageError
 from shardwright.progress import quantity
 from shardwright.recipes import ANY, Shape
 from shardwright.shards.format import decode
-from shardwright.shards.format.again import elsewhere, with_layout
+from shardwright.shards.format.again import elsewhere, overwriting
 from shardwright.shards.reader.view import Sample, View
 from shardwright.storage.pieces import COPY
 from shardwright.store.arrays import widened
@@ -183,13 +183,12 @@ def _one_shape(view: View, field: str) -> str:
         where = "another --output-dir" if url else "--overwrite"
         images = " ".join(map(quoted, inputs)) or "the images"
         return f"{what}: build {images} again, with the same flags and --fit bucket and {where}"
-    settings = last.settings if last else None
     folder, _, part = name.rpartition("/")
-    if settings and settings.split and part in settings.split.names:  # all parts are packed at once
-        name = folder or "."
-    pack = with_layout("--overwrite", settings)
+    if last and last.settings.split and part in last.settings.split.names:
+        name = folder or "."  # all parts are packed at once
+    pack = overwriting("--overwrite", last, None)
     if url:
-        pack, name = elsewhere(settings, None), "URL"
+        pack, name = elsewhere(last, None), "URL"
     return (
         f"{what}: with the flags of your store, run shardwright derive --fit bucket --recompute "
         f"{component.name}, then shardwright pack {pack}{' ' * bool(pack)}--output-dir "
