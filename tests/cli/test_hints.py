@@ -349,16 +349,14 @@ def test_the_fix_for_batches_that_do_not_stack_can_be_pasted(tmp_path: Path) -> 
     with pytest.raises(shardwright.UsageError) as caught:
         shardwright.open(shards).batches(2)
     assert str(caught.value) == (
-        "bucket 1024x1024: 2 of 4 vae.npy differ in size; a batch needs one shape per bucket: give "
-        "--fit bucket to build, or to derive with --recompute vae before you pack, and make all "
-        "shards again with --overwrite and all flags of the last run"
+        "bucket 1024x1024: 2 of 4 vae.npy differ in size; a batch needs one shape per bucket: with "
+        "the flags of your store, run shardwright derive --fit bucket --recompute vae, then "
+        f"shardwright pack --overwrite --shuffle --shard-size 3 --output-dir {shards}"
     )
+    _, derive, repack = str(caught.value).split("shardwright ")
     own = ("--derived-dir", store, "--encoders", "sketch")
-    fitted = ("--fit", "bucket", "--recompute", "vae")
-    assert run("derive", images, *own, *fitted).returncode == 0
-    where = ("--derived-dir", store, "--output-dir", shards)
-    flags = ("--overwrite", "--shuffle", "--shard-size", "3")
-    assert run("pack", *where, *flags).returncode == 0
+    assert run(*derive.removesuffix(", then ").split(), *own, images).returncode == 0
+    assert run(*repack.split(), "--derived-dir", store).returncode == 0
     assert len(list(shardwright.open(shards).batches(2))) == 2
 
 
@@ -397,7 +395,10 @@ def test_the_fix_for_built_shards_that_do_not_stack_is_a_build(tmp_path: Path) -
     )
     with pytest.raises(shardwright.UsageError) as caught:
         shardwright.open(tmp_path / "shards").batches(2)
-    assert "give --fit bucket to build" in str(caught.value)
+    assert str(caught.value) == (
+        "bucket 1024x1024: 2 of 4 vae.npy differ in size; a batch needs one shape per bucket: "
+        f"build {images} again, with the same flags and --fit bucket and --overwrite"
+    )
     assert run(*given, "--fit", "bucket", "--overwrite").returncode == 0
     assert len(list(shardwright.open(tmp_path / "shards").batches(2))) == 2
 

@@ -323,8 +323,31 @@ def test_a_shard_that_is_not_its_index_is_packed_again_with_the_flags_of_the_las
     packed(store, output, shard_size=4)
     first, second = sorted(output.glob("bucket_24x16/*.tar"))[:2]
     first.write_bytes(second.read_bytes())
-    with pytest.raises(DamageError, match="with --overwrite and all flags of the last run"):
+    with pytest.raises(DamageError, match=r"or pack again with --overwrite --shard-size 4 \("):
         list(shardwright.open(output))
+
+
+def test_what_was_packed_from_a_jsonl_of_its_own_is_packed_again_from_that(
+    store: Store, output: Path
+) -> None:
+    second, layout = store.root / "second.jsonl", "--shuffle --seed 5 --shard-size 3"
+    second.write_bytes(store.jsonl.read_bytes())
+    packed(store, output, jsonl=second, **LAYOUT)
+    first, other = sorted(output.glob("bucket_24x16/*.tar"))[:2]
+    before = first.read_bytes()
+    first.write_bytes(other.read_bytes())
+    again = f"pack again with --overwrite --jsonl DERIVED_DIR/second.jsonl {layout}"
+    with pytest.raises(DamageError, match=re.escape(f"or {again} (")):
+        list(shardwright.open(output))
+    first.write_bytes(before)
+    second.write_bytes(made(store.root, 30).jsonl.read_bytes())
+    packed(store, output, jsonl=second, append=True, **LAYOUT)
+    first.unlink()
+    (finding,) = verify(output).findings
+    assert finding.fix == f"restore it from a copy, or {again}"
+    (finding, *_) = verify(output, against=store.root).findings
+    known = again.replace("DERIVED_DIR", str(store.root))
+    assert finding.fix == f"restore it from a copy, or {known}"
 
 
 def test_a_list_that_is_gone_is_reported_by_status_and_by_the_error_that_would_name_it(

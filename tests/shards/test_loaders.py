@@ -399,6 +399,29 @@ def test_a_full_disk_leaves_only_complete_files(shards: Path, writes: int) -> No
     assert tree(shards) == complete
 
 
+@pytest.mark.parametrize("writes", [0, 4, 9])
+def test_a_full_disk_leaves_no_new_file_beside_old_ones(tmp_path: Path, writes: int) -> None:
+    shards, new = packed(tmp_path, 6, shard_size=2), packed(tmp_path / "new", 4)
+    shardwright.index(shards, for_=ALL)
+    repack(shards, new)
+    before = tree(shards)
+    with files.using(Full(writes)), pytest.raises(shardwright.NoSpaceError):
+        shardwright.index(shards, for_=ALL)
+    assert tree(shards) == before
+
+
+def test_each_folder_is_synced_once_for_all_its_files(tmp_path: Path) -> None:
+    shards = packed(tmp_path, SAMPLES, shard_size=2)
+    shardwright.index(shards, for_=["energon", "webshart"])  # so that the folders are there
+    for path in shards.glob("bucket_*/*.idx"):
+        path.unlink()
+    with files.using(watched := WatchedDisk()):
+        shardwright.index(shards, for_=["energon", "webshart"])
+    synced = [Path(call.path) for call in watched.calls if call.name == "fsync_folder"]
+    for folder in [*shards.glob("bucket_*"), shards / ".nv-meta"]:
+        assert synced.count(folder) == 1
+
+
 @pytest.mark.parametrize("remove", [False, True])
 def test_what_a_run_that_was_killed_has_left_is_known_after_another_packing(
     tmp_path: Path, remove: bool

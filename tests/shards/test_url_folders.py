@@ -17,7 +17,7 @@ import pytest
 import xxhash
 
 import shardwright
-from shardwright import InputMissingError, StorageError, UsageError, VerifyReport, pack
+from shardwright import DamageError, InputMissingError, StorageError, UsageError, VerifyReport, pack
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import PackSettings, Unfinished
 from shardwright.shards.loaders.indexes import LOADERS
@@ -199,6 +199,23 @@ def test_a_rotten_array_of_the_store_is_no_fault_of_the_shards_alone(
     assert report.findings[0].fix == (
         "if the store is right, pack again to another URL with --shard-size 2"
     )
+
+
+def test_shards_at_a_url_are_packed_to_another_one_with_all_that_chose_their_samples(
+    tmp_path: Path, output: Path, bucket: Url
+) -> None:
+    records = [record(f"img{number}", "24x16", rating=1) for number in range(9)]
+    store = make_store(tmp_path / "derived", records, latent=local.latent)
+    (tmp_path / "bad.txt").write_text("img8\n")
+    chosen: dict[str, Any] = {"where": "rating > 0", "exclude_ids_file": tmp_path / "bad.txt"}
+    pack(derived_dir=store.root, output_dir=output, shard_size=4, **chosen)
+    shutil.copy(output / SECOND, output / FIRST)
+    with pytest.raises(DamageError) as raised:
+        list(shardwright.open(str(upload(output, bucket))))
+    assert (
+        "or pack again to another URL with --where 'rating > 0' --shard-size 4 "
+        "--exclude-ids-file FILE ("
+    ) in str(raised.value)
 
 
 def test_an_unfinished_pack_at_a_url_is_found(store: Store, output: Path, bucket: Url) -> None:

@@ -202,7 +202,7 @@ WITHOUT_READING: list[tuple[Callable[[Path], None], list[tuple[str, ...]]]] = [
     (long, [("long", FIRST)]),
     (in_the_first_header, [("header_differs", FIRST)]),
     (foreign, [("foreign", "bucket_24x16/shard-000009.tar")]),
-    (renamed, [("foreign", "bucket_24x16/shard-000009.tar"), ("missing", FIRST)]),
+    (renamed, [("renamed", "bucket_24x16/shard-000009.tar")]),
     (a_bucket_missing, [("missing", FIRST), ("missing", SECOND)]),
     (no_index, [("index_damaged", FIRST)]),
     (flipped_index, [("index_damaged", FIRST)]),
@@ -225,6 +225,14 @@ def test_damage_that_is_found_without_reading(
 ) -> None:
     damage(folder)
     assert places(folder) == found
+
+
+def test_a_renamed_shard_says_which_it_is(folder: Path) -> None:
+    renamed(folder)
+    (finding,) = shardwright.verify(folder, workers=1).findings
+    assert str(finding) == (
+        f"bucket_24x16/shard-000009.tar: is {FIRST} under another name; rename it to {FIRST}"
+    )
 
 
 def test_a_damaged_manifest_is_reported_once(folder: Path) -> None:
@@ -280,7 +288,7 @@ def swap(one: Path, other: Path) -> None:
 
 @pytest.mark.parametrize("read_data", [False, True])
 @pytest.mark.parametrize("second", [SECOND, OTHER], ids=["one bucket", "two buckets"])
-def test_shards_that_were_swapped_are_found(
+def test_shards_that_were_swapped_say_which_they_are(
     second: str, read_data: bool, tmp_path: Path, output: Path
 ) -> None:
     four = [record(f"img{number}", "24x16") for number in range(4)]
@@ -289,18 +297,19 @@ def test_shards_that_were_swapped_are_found(
     store = make_store(tmp_path / "derived", four + two, latent=(16, 2, 3))
     pack(derived_dir=store.root, output_dir=output, shard_size=2, workers=1)
     swap(output / FIRST, output / second)
-    found = [one for one in shardwright.verify(output, read_data=read_data).findings if one.damage]
-    assert {one.file for one in found} == {FIRST, second}
-    if not read_data:
-        header = (
-            "its first or last header is not that of its index: it is damaged, or another shard"
-        )
-        assert [one.what for one in found] == [header, header]
+    found = shardwright.verify(output, read_data=read_data, workers=1).findings
+    assert [str(finding) for finding in found if finding.damage] == [
+        f"{FIRST}: is {second} under another name; rename it to {second}",
+        f"{second}: is {FIRST} under another name; rename it to {FIRST}",
+    ]
 
 
-def test_a_shard_of_another_size_in_the_place_of_one_is_found(folder: Path) -> None:
+@pytest.mark.parametrize("read_data", [False, True])
+def test_a_shard_of_another_size_in_the_place_of_one_says_which_it_is(
+    read_data: bool, folder: Path
+) -> None:
     shutil.copy(folder / SECOND, folder / FIRST)
-    assert places(folder) == [("short", FIRST)]
+    assert places(folder, read_data=read_data) == [("renamed", FIRST)]
 
 
 # Every byte

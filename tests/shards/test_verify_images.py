@@ -17,7 +17,7 @@ from PIL import Image
 import shardwright
 from shardwright import UsageError
 from shardwright.cli.main import main
-from shardwright.shards.format import index, manifest
+from shardwright.shards.format import index
 from shardwright.store.findings import Finding, VerifyReport
 from tests.building.tarsets import write_set
 from tests.commands import run
@@ -97,14 +97,8 @@ def replaced(shards: Path, shard: str, sample: int, suffix: str, change: bytes) 
     return found.head.ids[sample]
 
 
-def listed(shards: Path) -> list[str]:
-    found = manifest.load_manifest(shards)
-    assert found is not None
-    return [entry.path for entry in found.shards]
-
-
 def first_shard(shards: Path) -> str:
-    return listed(shards)[0]
+    return index.shards(shards)[0]
 
 
 def test_what_build_and_pack_have_made_is_equal_to_the_bit(images: Path, tmp_path: Path) -> None:
@@ -126,7 +120,7 @@ def test_crops_and_pictures_are_recomputed_as_they_were_made(
     shards = built(aged(images), tmp_path / "shards", recipe=recipe, decode="fast")
     monkeypatch.chdir(tmp_path)  # no recipe is given: the manifest has it
     assert equal(verify(shards, images), 7)
-    shard = next(name for name in listed(shards) if "photo" in ids_of(shards, name))
+    shard = next(name for name in index.shards(shards) if "photo" in ids_of(shards, name))
     number = ids_of(shards, shard).index("photo")
     suffix = index.load(shards, shard).head.members[-1]
     replaced(shards, shard, number, suffix, b"\0" * 40)
@@ -179,12 +173,24 @@ def test_an_image_with_an_id_of_its_path_is_found_by_how_that_ends(
     shutil.copytree(images, tmp_path / "elsewhere/copy")
     shutil.rmtree(images / "a")
     assert equal(verify(shards, tmp_path / "elsewhere/copy"), 4)
+    report = verify(shards, tmp_path / "elsewhere")  # where two have each name
+    assert (report.recomputed, report.not_compared) == (0, 12)
     shutil.rmtree(tmp_path / "elsewhere/copy/b")
-    for against in ("elsewhere/copy", "elsewhere/copy/a"):
+    for against in ("elsewhere", "elsewhere/copy", "elsewhere/copy/a"):
         report = verify(shards, tmp_path / against)  # those of b are not taken for those of a
         assert (report.recomputed, report.not_compared, report.outdated) == (2, 6, 0)
-    with pytest.raises(shardwright.InputMissingError, match="has none of the images"):
-        verify(shards, tmp_path / "elsewhere")
+
+
+def test_images_that_were_moved_into_other_folders_are_found_by_name(
+    shards: Path, images: Path
+) -> None:
+    for path in images.glob("*.png"):
+        (images / path.stem).mkdir()
+        path.rename(images / path.stem / path.name)
+    assert equal(verify(shards, images), 6)
+    shutil.copytree(images / "img000", images / "copy")
+    report = verify(shards, images)
+    assert (report.recomputed, report.not_compared) == (5, 3)
 
 
 def test_a_changed_image_makes_its_sample_outdated(
@@ -333,7 +339,7 @@ def test_a_missing_and_an_unreadable_image_are_not_compared_and_no_damage(
     ("against", "said"),
     [
         ("nowhere", "no such file or folder"),
-        ("empty", "is no store, and has none of the images"),
+        ("empty", "is no store, and has no images and no tars of images"),
         ("shards", "is a shard folder"),
         ("images/img000.txt", "is neither a folder nor a .tar file"),
     ],

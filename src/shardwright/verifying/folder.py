@@ -31,6 +31,7 @@ from shardwright.shards.format.manifest import (
     ShardEntry,
     Unfinished,
 )
+from shardwright.shards.format.names import bucket_folder, existing_buckets
 from shardwright.shards.format.parts import is_packed
 from shardwright.storage.files import TMP_SUFFIX, read_existing
 from shardwright.storage.place import place_at
@@ -39,7 +40,7 @@ from shardwright.store import commands
 from shardwright.store.findings import EMPTY_OUTDATED, NOT_COMPARED, Finding
 from shardwright.store.store import Store
 from shardwright.verifying.against import PACK_AGAIN, Source, left_out, other_recipe, update
-from shardwright.verifying.shard import Checker, Seen, ShardToCheck
+from shardwright.verifying.shard import Checker, Outlines, Seen, ShardToCheck
 
 TAR = ".tar"
 _RESUME = "run the same pack with --resume"
@@ -62,13 +63,16 @@ def check_folder(
     done = None if unfinished else packed
     listed = packed or (unfinished.base if unfinished else None)
     checker = Checker(shards, listed.samples_of() if listed else SPECIFICATION, read_data)
+    outlines = Outlines(shards)
     if source is not None and packed is not None:
         source = replace(source, update=update(source.store, folder, packed))
-    compared = list(_compare(sizes, packed, unfinished))
+    compared = list(_compare(outlines, sizes, packed, unfinished))
     tasks = [one for one in compared if isinstance(one, ShardToCheck)]
     findings += (one for one in compared if isinstance(one, Finding))
     seen = _check(checker, tasks, sizes, source, engine, progress)
-    findings += (finding for shard in seen for finding in shard.findings)
+    for shard in seen:
+        name = None if shard.fits else outlines.find(shard.path)
+        findings += [_renamed(shard.path, name)] if name else shard.findings
     findings += _own_sizes(seen, source, packed is not None and packed.runs[-1].is_build)
     if done is not None:
         store = source.store if source else None
@@ -157,6 +161,12 @@ def _no_manifest(folder: Location) -> Finding:
     if (folder / STATE_FOLDER / INDEX_FOLDER).exists():
         what = "is missing, although shards have indexes"
         return _finding("manifest_missing", MANIFEST_NAME, what, PACK_AGAIN)
+    above = folder.resolve().parent
+    is_bucket = folder.resolve().name.removeprefix(bucket_folder("")) in existing_buckets(above)
+    if is_bucket and (above / STATE_FOLDER / MANIFEST_NAME).is_file():
+        what = "is part of a shard folder, whose manifest is not checked"
+        fix = f"verify {above}, which also finds missing and changed shards"
+        return Finding("part", str(folder), None, what, fix, damage=False)
     what = "has no manifest, so missing shards and changed bytes cannot be detected"
     fix = f"copy {STATE_FOLDER} along with the shards, or pack again"
     return Finding("no_manifest", str(folder), None, what, fix, damage=False)
@@ -166,14 +176,23 @@ def _finding(kind: str, name: str, what: str, fix: str) -> Finding:
     return Finding(kind, f"{STATE_FOLDER}/{name}", None, what, fix)
 
 
+def _renamed(path: str, name: str) -> Finding:
+    what, fix = f"is {name} under another name", f"rename it to {name}"
+    return Finding("renamed", path, None, what, fix)
+
+
 def _compare(
-    sizes: Mapping[str, int], packed: Manifest | None, unfinished: Unfinished | None
+    outlines: Outlines,
+    sizes: Mapping[str, int],
+    packed: Manifest | None,
+    unfinished: Unfinished | None,
 ) -> Iterator[ShardToCheck | Finding]:
     """Compare the shards that are there with the manifest: what to check, and what is wrong."""
     listed = unfinished.base if unfinished else packed
     runs = listed.runs if listed else []
     replaced = unfinished.replaces if unfinished else []
     entries = {e.path: e for e in (listed.shards if listed else []) if e.bucket not in replaced}
+    missing = {path: entry for path, entry in entries.items() if path not in sizes}
 
     def written_again(entry: ShardEntry, resume: str) -> str:
         """Say how a shard of the manifest is written again."""
@@ -183,17 +202,20 @@ def _compare(
         return f"restore it from a copy, or {resume if last else PACK_AGAIN}"
 
     for path in sizes:
-        if entry := entries.pop(path, None):
+        if entry := entries.get(path):
             yield ShardToCheck(path, entry, written_again(entry, f"delete it and {_RESUME}"))
         elif unfinished is not None:
             how = _BUILD_AGAIN if unfinished.is_build else f"delete it and {_RESUME}"
             yield ShardToCheck(path, None, how)
         elif packed is None:
             yield ShardToCheck(path, None, "pack the samples again with shardwright pack")
+        elif missing and (name := outlines.find(path)) in missing:
+            yield _renamed(path, name)
+            del missing[name]
         else:
             what = "is not in the manifest, but loaders would read it"
             yield Finding("foreign", path, None, what, "move it out of the folder")
-    for path, entry in entries.items():
+    for path, entry in missing.items():
         what = f"is missing, with {quantity(entry.samples, 'samples')}"
         yield Finding("missing", path, None, what, written_again(entry, _RESUME))
 

@@ -189,7 +189,8 @@ class Recomputing:
         """Find the images of samples; those that are not there are counted."""
         chosen, found = list(picks), list[_Pick]()
         wanted = [pick.wanted for pick in chosen]
-        there = originals.find(self._images, [image for image in wanted if image.path])
+        named = [image for image in wanted if image.path]
+        there = originals.find(self._images, named, self._progress)
         for pick, image in zip(chosen, wanted, strict=True):
             if image.path in there:
                 found.append(pick._replace(place=there[image.path]))

@@ -20,11 +20,10 @@ from shardwright.errors import DamageError
 from shardwright.packing.splits import recorded
 from shardwright.progress import Progress, quantity
 from shardwright.shards.format import manifest
-from shardwright.shards.format.again import with_layout
+from shardwright.shards.format.again import overwriting, to_another_url
 from shardwright.shards.format.manifest import Manifest
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
-from shardwright.store.commands import quoted
 from shardwright.store.findings import (
     ALIKE,
     FAIL,
@@ -113,17 +112,13 @@ def complete_fixes(found: VerifyReport, target: Location, store: Path | None) ->
     """
     if not any(_WAY.search(one.fix) for one in found.findings):
         return found
-    run, settings = recorded(target) or (None, None)
-    elsewhere = "to another URL"
-    if settings is not None:
-        # The folder that lists of ids are named from, if it is known.
-        folder = target if run and run.is_build else store or Path("DERIVED_DIR")
-        flags = " ".join(map(quoted, settings.flags(folder, Path())))
-        elsewhere += f" with {flags}" if flags else ""
+    known = recorded(target)
+    last = msgspec.structs.replace(known[0], settings=known[1]) if known else None
+    folder = target if last and last.is_build else store  # that its lists are named from
 
     def complete(way: re.Match[str]) -> str:
         can_replace = place_at(target).can_replace
-        return with_layout(way[0], settings) if can_replace else elsewhere
+        return overwriting(way[0], last, folder) if can_replace else to_another_url(last, folder)
 
     fixed = [replace(one, fix=_WAY.sub(complete, one.fix)) for one in found.findings]
     return replace(found, findings=fixed)

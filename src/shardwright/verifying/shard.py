@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 
 import xxhash
@@ -34,8 +36,9 @@ _REPORT = 1 << 25  # bytes between two progress messages
 _FIX_SAMPLE = "fix the sample in the store (shardwright verify there), then pack with --overwrite"
 _PACK_AGAIN = "if the store is right, pack again with --overwrite"
 _RESTORE = "restore the manifest and the indexes, or pack again with --overwrite"
-_HEADER = "its first or last header is not that of its index: it is damaged, or another shard"
 _MOST = 100  # findings per shard
+
+Outline = tuple[int, list[tuple[int, bytes]]]  # a size, and the first and last header by offset
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Seen:
     path: str
     bytes: int = 0
     keys: list[str] = field(default_factory=list)  # of its samples
+    fits: bool = True  # whether size, first and last header are those of its index
     own_size: Fault | None = None  # the first array of its picture's size, not its bucket's
     own_sizes: int = 0
     outdated: int = 0  # samples that the store has changed since
@@ -120,12 +124,13 @@ class Checker:
             for what in _differences(entry, shard.head, self.recipe):
                 yield Fault("manifest_wrong", what, fix=_RESTORE)
             seen.keys = list(keys(shard.head.ids, shard.head.longest_key))
+            seen.fits = _fits(file, _outline(shard))
         if seen.bytes != size:
             kind = "short" if seen.bytes < size else "long"
             yield Fault(kind, f"has {seen.bytes:,} bytes and should have {size:,}")
         if shard is not None and not self.read_data:
-            if seen.bytes == size and not _has_first_and_last(file, shard, seen.keys):
-                yield Fault("header_differs", _HEADER)
+            if not seen.fits and seen.bytes == size:
+                yield Fault("header_differs", "its first or last header is damaged")
             return
         if not self.read_data:
             yield from chain.from_iterable(self._samples(in_one_pass(file), task, None, seen))
@@ -217,6 +222,29 @@ class Checker:
         return shard
 
 
+class Outlines:
+    """Recognises the shards of a folder by their size and their first and last header."""
+
+    def __init__(self, shards: Place) -> None:
+        self._shards = shards
+
+    def find(self, path: str) -> str | None:
+        """Find the shard that a file is, whatever its name."""
+        with suppress(OSError), self._shards.open(path) as file:
+            return next((name for name, outline in self._known if _fits(file, outline)), None)
+        return None
+
+    @cached_property
+    def _known(self) -> list[tuple[str, Outline]]:
+        known = list[tuple[str, Outline]]()
+        for path in index.shards(self._shards.folder):
+            check()
+            with suppress(ShardwrightError):  # a damaged index is reported with its own shard
+                shard = index.load(self._shards.folder, path)
+                known += [(path, _outline(shard))] if _is_consecutive(shard) else []
+        return known
+
+
 def _differences(entry: ShardEntry | None, head: Head, recipe: Recipe) -> Iterator[str]:
     """Compare a manifest with an index, which may have been written without ``--sha256``."""
     if entry is None:
@@ -243,14 +271,18 @@ def _checksum(file: Readable, offset: int, size: int) -> int:
     return hasher.intdigest()
 
 
-def _has_first_and_last(file: Readable, shard: ShardIndex, keys: Sequence[str]) -> bool:
-    """Whether the first and the last header of a shard are those of its index."""
-    members = shard.head.members
-    for sample, column in ((0, 0), (len(keys) - 1, len(members) - 1)):
+def _outline(shard: ShardIndex) -> Outline:
+    ids, members, headers = shard.head.ids, shard.head.members, []
+    for sample, column in ((0, 0), (len(ids) - 1, len(members) - 1)) if ids and members else ():
         offset, size, _ = shard.member(sample, column)
-        if not _is(file, offset - tar.BLOCK, header(f"{keys[sample]}.{members[column]}", size)):
-            return False
-    return True
+        name = f"{key(ids[sample], shard.head.longest_key)}.{members[column]}"
+        headers.append((offset - tar.BLOCK, header(name, size)))
+    return shard.head.bytes, headers
+
+
+def _fits(file: Readable, outline: Outline) -> bool:
+    size, headers = outline
+    return file.size == size and all(_is(file, *part) for part in headers)
 
 
 def _is_consecutive(shard: ShardIndex) -> bool:

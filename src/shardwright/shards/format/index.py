@@ -21,7 +21,7 @@ from shardwright.recipes import LONGEST_NAME
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.tar import BLOCK
 from shardwright.storage import files
-from shardwright.storage.urls import Location
+from shardwright.storage.urls import Location, names_below
 
 INDEX_FOLDER = "index"
 INDEX_SUFFIX = ".idx"
@@ -82,6 +82,13 @@ class ShardIndex(msgspec.Struct, frozen=True):
 def index_name(shard: str) -> str:
     """Name the index of a shard; both are paths below the output folder."""
     return f"{STATE_FOLDER}/{INDEX_FOLDER}/{shard.removesuffix('.tar')}{INDEX_SUFFIX}"
+
+
+def shards(output_dir: Location) -> list[str]:
+    """List the shards that have an index, as paths below the output folder."""
+    root = output_dir / STATE_FOLDER / INDEX_FOLDER
+    found = (name for name in names_below(root) if name.endswith(INDEX_SUFFIX))
+    return [f"{name.removesuffix(INDEX_SUFFIX)}.tar" for name in found]
 
 
 def encode(found: ShardIndex) -> bytes:

@@ -32,7 +32,7 @@ from shardwright.store.commands import split_flags
 MANIFEST_NAME = "manifest.json"
 UNFINISHED_NAME = "unfinished.json"
 SHA256_NAME = "SHA256SUMS"
-AGAIN = "make all shards again with --overwrite and all flags of the last run"
+_FIX = "make all shards again with --overwrite and all flags of the last run"
 
 # What excludes samples for good besides a split, by its setting.
 CONDITIONS = {
@@ -139,6 +139,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         """Whether its shards were built, without a store."""
         return self.build is not UNSET
 
+    @property
+    def inputs(self) -> tuple[str, ...] | None:
+        """Name what a build was made from, as far as it says; None of a pack."""
+        if isinstance(self.build, UnsetType):
+            return None
+        given = self.build.get("inputs")
+        return tuple(map(str, given)) if isinstance(given, list) else ()
+
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """All shards of a folder and the runs that made them."""
@@ -215,7 +223,7 @@ def decode_manifest(data: bytes, path: Location | str) -> Manifest:
     """Read a manifest from its bytes; raise DamageError if it is damaged."""
     found = _decode(data, path, Manifest)
     if not found.runs:
-        raise DamageError("lists no run", path=path, fix=AGAIN)
+        raise DamageError("lists no run", path=path, fix=_FIX)
     _require_sound(found, path)
     return found
 
@@ -227,14 +235,14 @@ def load_unfinished(output_dir: Location) -> Unfinished | None:
     if data is None:
         return None
     found = _decode(data, path, Unfinished)
-    require_names(found.replaces, is_bucket, "a bucket", path, AGAIN)
-    require_own_names(found.settings, path, AGAIN)
+    require_names(found.replaces, is_bucket, "a bucket", path, _FIX)
+    require_own_names(found.settings, path, _FIX)
     if found.base is not None:
         _require_sound(found.base, path)
     if found.sync:
         _require_sound(found.sync.manifest, path)
         shards = (*found.sync.ids, *found.sync.changes)
-        require_names(shards, is_shard_path, "the path of a shard", path, AGAIN)
+        require_names(shards, is_shard_path, "the path of a shard", path, _FIX)
     return found
 
 
@@ -320,11 +328,11 @@ def _read(path: Location) -> bytes | None:
 def _decode(data: bytes, path: Location | str, kind: type[Document]) -> Document:
     body, comma, checksum = data.rpartition(b',\n  "xxh3": "')
     if not comma or checksum != xxhash.xxh3_64_hexdigest(body).encode() + b'"\n}\n':
-        raise DamageError("is damaged", path=path, fix=AGAIN)
+        raise DamageError("is damaged", path=path, fix=_FIX)
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DamageError(f"this version cannot read it ({error})", path=path, fix=AGAIN) from None
+        raise DamageError(f"this version cannot read it ({error})", path=path, fix=_FIX) from None
 
 
 def _require_sound(found: Manifest, path: Location | str) -> None:
@@ -333,13 +341,13 @@ def _require_sound(found: Manifest, path: Location | str) -> None:
     What it lists is read by count, and its names become paths.
     """
     paths, recipe = [entry.path for entry in found.shards], found.samples_of()
-    require_names(paths, is_shard_path, "the path of a shard", path, AGAIN)
+    require_names(paths, is_shard_path, "the path of a shard", path, _FIX)
     require_valid(recipe, path)
     for what in _contradictions(found, recipe):
-        raise DamageError(what, path=path, fix=AGAIN)
+        raise DamageError(what, path=path, fix=_FIX)
     for run in found.runs:
-        require_own_names(run.settings, path, AGAIN)
-        require_names(run.parts or (), is_part, "the name of a part", path, AGAIN)
+        require_own_names(run.settings, path, _FIX)
+        require_names(run.parts or (), is_part, "the name of a part", path, _FIX)
 
 
 def _contradictions(found: Manifest, recipe: Recipe) -> Iterator[str]:

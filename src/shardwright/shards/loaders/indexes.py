@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
@@ -16,7 +17,7 @@ from pathlib import PurePosixPath
 import msgspec
 import xxhash
 
-from shardwright.errors import DamageError, InputMissingError, UsageError
+from shardwright.errors import DamageError, InputMissingError, StorageError, UsageError
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.shards.format import manifest
@@ -165,22 +166,27 @@ def write_indexes(folder: Location, chosen: list[str], remove: bool) -> IndexSum
     written, removed = list[str](), list[str]()
     packed = Packed(folder, listed) if listed else None
     with place_at(folder).lease():
-        place_at(folder).discard(_RECORD)  # left half written by a killed run
         record = _read_record(folder)
-        sums = {n: _checked(packed, n, record.get(n, {})) if packed else {} for n in chosen}
+        _remove_half_written(folder, chosen)
         try:
-            for name in chosen:
+            made = {n: _seal(packed, n, record.get(n, {})) if packed else {} for n in chosen}
+            for name, sums in made.items():
                 known = record.setdefault(name, {})
-                for path, checksum in sums[name].items():
+                for path, checksum in sums.items():
                     known[path] = f"{known.get(path, '')} {checksum}".strip()
-                _save_record(folder, record)
-                for path, data in LOADERS[name].write(packed) if packed else ():
-                    files.write(folder / path, renewed(folder / path, data))
-                    known[path] = sums[name][path]
-                written += sums[name]
-            for name in chosen:
+            _save_record(folder, record)
+            for name, sums in made.items():
+                written += _publish(packed, name, sums) if packed else ()
+            _sync_folders(folder, written)
+        except BaseException:
+            with suppress(StorageError):  # the error that brought us here is the one to report
+                _remove_half_written(folder, chosen)
+            raise
+        try:
+            for name, sums in made.items():
                 known = record[name]
-                removed += _remove(folder, sorted(known.keys() - sums[name].keys()), known)
+                known |= sums
+                removed += _remove(folder, sorted(known.keys() - sums.keys()), known)
         finally:
             _save_record(folder, record)
     return IndexSummary(str(folder), chosen, written, sorted(removed))
@@ -256,8 +262,8 @@ def _not_ours(path: Location) -> UsageError:
     return UsageError(what, path=path, fix="move it away first")
 
 
-def _checked(packed: Packed, loader: str, known: dict[str, str]) -> dict[str, str]:
-    """Make the folders for the files of a loader, and give their checksums.
+def _seal(packed: Packed, loader: str, known: dict[str, str]) -> dict[str, str]:
+    """Write the files of a loader under temporary names; give their checksums.
 
     Raise if one of them would replace somebody else's.
     """
@@ -267,9 +273,36 @@ def _checked(packed: Packed, loader: str, known: dict[str, str]) -> dict[str, st
         data, there = renewed(path, new), _content(path)
         if there is not None and there != data and not _is_ours(name, there, known):
             raise _not_ours(path)
-        files.make_folder(path.parent)
+        files.prepare(path, data)
         sums[name] = xxhash.xxh3_64_hexdigest(data)
     return sums
+
+
+def _publish(packed: Packed, loader: str, sealed: Iterable[str]) -> Iterator[str]:
+    """Give sealed files their names; where there are no temporary ones, write them now."""
+    place = place_at(packed.folder)
+    if place.can_replace:
+        for name in sealed:
+            place.publish(name)
+            yield name
+        return
+    for name, data in LOADERS[loader].write(packed):
+        files.write(packed.folder / name, renewed(packed.folder / name, data))
+        yield name
+
+
+def _sync_folders(folder: Location, names: Iterable[str]) -> None:
+    for parent in {(folder / name).parent for name in names}:
+        files.sync_folder(parent)
+
+
+def _remove_half_written(folder: Location, loaders: Iterable[str]) -> None:
+    """Remove the temporary files of a killed run, where there are any."""
+    place = place_at(folder)
+    patterns = [_RECORD, *(pattern for loader in loaders for pattern in LOADERS[loader].owns)]
+    if place.can_replace:
+        for name in place.matching([pattern + files.TMP_SUFFIX for pattern in patterns]):
+            files.remove(folder / name)
 
 
 def _is_ours(name: str, there: bytes, known: dict[str, str]) -> bool:
@@ -283,15 +316,13 @@ def _remove(folder: Location, names: Iterable[str], known: dict[str, str]) -> li
     removed = []
     for name in names:
         path = folder / name
-        place_at(folder).discard(name)
         if (there := _content(path)) is not None:
             if not _is_ours(name, there, known) or (name == CARD_NAME and card.is_edited(there)):
                 raise _not_ours(path)
             files.remove(path)
             removed.append(name)
         del known[name]
-    for parent in {(folder / name).parent for name in removed}:
-        files.sync_folder(parent)
+    _sync_folders(folder, removed)
     for top in (ENERGON_FOLDER, DALI_FOLDER):
         files.remove_empty_folders(folder / top)
     return removed

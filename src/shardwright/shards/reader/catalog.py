@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import xxhash
-from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from shardwright.errors import DamageError, InputMissingError, UsageError
@@ -25,11 +25,12 @@ from shardwright.progress import quantity
 from shardwright.recipes import BFLOAT16, Recipe
 from shardwright.recipes.compare import dtype_text, shape_text
 from shardwright.shards.format import decode, index, manifest, tarread
+from shardwright.shards.format.again import complete, overwriting, to_another_url
 from shardwright.shards.format.decode import BadMemberError
 from shardwright.shards.format.empty import empty_members, empty_name
 from shardwright.shards.format.index import Member, ShardIndex
 from shardwright.shards.format.keys import keys
-from shardwright.shards.format.manifest import Manifest, ShardEntry
+from shardwright.shards.format.manifest import Manifest, Run, ShardEntry
 from shardwright.shards.format.names import bucket_folder, existing_buckets, existing_shards
 from shardwright.shards.format.parts import require_no_parts
 from shardwright.shards.format.tarread import Fault
@@ -91,6 +92,14 @@ class Catalog:
     recipe: Recipe | None = None  # unknown if scanned, and so is what follows
     components: Mapping[str, ComponentInfo] = field(default_factory=dict)
     empty: Mapping[str, str] = field(default_factory=dict)  # the xxh3 of each file
+    last: Run | None = None  # with the settings that write all of it again
+
+    def again(self, folder: Folder) -> str:
+        """Say how to write its folder, or URL, again; nothing that was excluded comes back."""
+        how = "build again" if self.last and self.last.is_build else "pack again"
+        if folder.can_replace:
+            return f"{how} with {overwriting('--overwrite', self.last, None)}"
+        return f"{how} {to_another_url(self.last, None)}"
 
     def shard_of(self, number: int) -> Shard:
         """Find the shard of a sample."""
@@ -131,17 +140,19 @@ def open_catalog(folder: Folder) -> Catalog:
         if stamp is not None and stamp[2] != entry.bytes:
             what = f"has {stamp[2]:,} bytes, but the manifest says {entry.bytes:,}"
             raise DamageError(what, path=f"{folder.name}/{entry.path}", fix=COPY)
-        shards.append(Shard(**asdict(entry), stamp=stamp))
+        shards.append(Shard(**msgspec.structs.asdict(entry), stamp=stamp))
     catalog = _catalog(folder, (_contents(*one) for one in _indexes(folder, shards)))
     recipe = found.samples_of()
     if catalog.members != recipe.suffixes:
         what = f"says that samples have {', '.join(recipe.suffixes)}, but its indexes say others"
         raise DamageError(what, path=f"{folder.name}/{_MANIFEST}", fix=COPY)
+    last = found.runs[-1]
     return replace(
         catalog,
         recipe=recipe,
         components=components_of(found),
         empty=found.empties(),
+        last=msgspec.structs.replace(last, settings=complete(last.settings, [found])),
     )
 
 

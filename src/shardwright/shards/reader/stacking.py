@@ -12,10 +12,11 @@ from shardwright.errors import DamageError, UsageError
 from shardwright.progress import quantity
 from shardwright.recipes import ANY, Shape
 from shardwright.shards.format import decode
-from shardwright.shards.format.manifest import AGAIN
+from shardwright.shards.format.again import elsewhere, overwriting
 from shardwright.shards.reader.view import Sample, View
 from shardwright.storage.pieces import COPY
 from shardwright.store.arrays import widened
+from shardwright.store.commands import quoted
 from shardwright.validate import integer
 
 Tokens = int | Mapping[str, int] | None  # the length of all trimmed fields, or of each
@@ -177,5 +178,19 @@ def _one_shape(view: View, field: str) -> str:
     component = recipe.arrays.get(field) if recipe else None
     if component is None or not component.follows_picture or component.source == "elsewhere":
         return what
-    derive = f"derive with --recompute {component.name} before you pack"
-    return f"{what}: give --fit bucket to build, or to {derive}, and {AGAIN}"
+    last, name, url = view.catalog.last, view.folder.name, not view.folder.can_replace
+    if last is not None and (inputs := last.inputs) is not None:
+        where = "another --output-dir" if url else "--overwrite"
+        images = " ".join(map(quoted, inputs)) or "the images"
+        return f"{what}: build {images} again, with the same flags and --fit bucket and {where}"
+    folder, _, part = name.rpartition("/")
+    if last and last.settings.split and part in last.settings.split.names:
+        name = folder or "."  # all parts are packed at once
+    pack = overwriting("--overwrite", last, None)
+    if url:
+        pack, name = elsewhere(last, None), "URL"
+    return (
+        f"{what}: with the flags of your store, run shardwright derive --fit bucket --recompute "
+        f"{component.name}, then shardwright pack {pack}{' ' * bool(pack)}--output-dir "
+        f"{quoted(name)}"
+    )

@@ -15,7 +15,6 @@ from shardwright.layout import STATE_FOLDER
 from shardwright.recipes import BFLOAT16, LONGEST_NAME
 from shardwright.shards.format import decode
 from shardwright.shards.format.decode import BadMemberError
-from shardwright.shards.format.manifest import AGAIN
 from shardwright.shards.format.tar import BLOCK
 from shardwright.shards.reader.catalog import Catalog, Numbers
 from shardwright.storage.pieces import COPY, Folder, Piece
@@ -114,7 +113,8 @@ class View:
                 f"differs from its index at byte {place.offset}: damaged, or of another packing",
                 path=f"{self.folder.name}/{place.whole.path}",
                 fix=f"copy the shards and their {STATE_FOLDER} here again together, or "
-                f"{AGAIN} (shardwright verify lists all damaged shards)",
+                f"{self.catalog.again(self.folder)} (shardwright verify lists all damaged "
+                "shards)",
             )
         return key.decode(errors="backslashreplace")
 
