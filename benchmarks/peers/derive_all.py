@@ -18,10 +18,29 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 import shardwright
-from shardwright.encoders.base import Options, Tokens
-from shardwright.encoders.preparing import Pixels, Prepares, Preprocessing
+from shardwright.encoders.base import Options, Picture, Tokens
 from shardwright.encoders.sketch import load
 from shardwright.recipes import SPECIFICATION, Component
+
+try:
+    from shardwright.encoders.preparing import Pixels, Prepares, Preprocessing
+except ImportError:  # the source of an earlier commit, in which only methods prepare
+    from shardwright.encoders import vision
+
+    class Prepares:  # type: ignore[no-redef]
+        preparing: Any
+
+        def prepare(self, picture: Picture) -> NDArray[Any]:
+            made: NDArray[Any] = self.preparing(picture)
+            return made
+
+    class Pixels:  # type: ignore[no-redef]
+        def __call__(self, picture: Picture) -> Picture:
+            return picture
+
+    def Preprocessing(*given: Any, rounded: bool) -> Any:  # type: ignore[no-redef]  # noqa: N802, ANN401
+        return partial(vision.Preprocessing(*given).apply, rounded=rounded)
+
 
 BATCH = 8
 DINO, VAE, T5 = SPECIFICATION.components

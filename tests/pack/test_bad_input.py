@@ -151,7 +151,7 @@ def test_only_a_handful_of_malformed_lines_is_printed_and_all_are_counted(
         *(f"warning: {store.jsonl}, line {n}: not json; skipped" for n in range(8, 13)),
         f"warning: {store.jsonl}: 995 more malformed lines skipped",
     ]
-    assert "  not_json: 1000 (for example line 8)" in done.stdout.splitlines()
+    assert "  not_json: 1,000 (for example line 8)" in done.stdout.splitlines()
 
 
 def test_a_huge_line_costs_bounded_memory(tmp_path: Path, output: Path) -> None:

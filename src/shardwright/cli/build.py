@@ -153,10 +153,15 @@ def _repeated_note(summary: BuildSummary) -> list[str]:
     was = "is in the shards twice now: it was there under another id"
     if summary.under_other_ids.count > 1:
         was = "are in the shards twice now: they were there under other ids"
+    from shardwright.storage.place import place_at  # here, to keep the start light
+    from shardwright.storage.urls import location
+
+    place = place_at(location(summary.output_dir))
+    how = "with --overwrite" if place.can_replace else "into another folder"
     return [
         f"note: {count} {was}. Ids come from file names, from paths below IMAGES (--ids path) or "
         "from the captions file (--ids captions), so keep these as they were. To have each image "
-        "once, build all of it again into another folder, or with --overwrite"
+        f"once, build all of it again {how}"
     ]
 
 
