@@ -504,7 +504,7 @@ class Worker:
     result: Commit | BaseException | None = None
 
     def settle(self, turns: Turns | None = None) -> None:
-        commit, storage = Commit(plan=PLAN, number=0), self.commits.storage(SHARD)
+        commit, storage = Commit(plan=PLAN, number=0), self.commits.storage(SHARD, "")
         assert isinstance(storage, RemotePlace)
         for name in names_of(SHARD.path):
             with storage.create(name) as file:
