@@ -186,9 +186,10 @@ def _with_captions(
     """Complete a request by the captions file of earlier builds; give what is to be noted of it."""
     output, given = request.output, request.captions
     known = remembered.noted(state.latest(output)) if request.way else []
-    found = [old for old in known if any(old.is_for(each, output) for each in request.inputs)]
+    found = remembered.in_force(known, request.inputs, output)
     noted = [] if request.forget_captions else found
     if given is not None:
+        found = [old for old in known if any(old.is_for(each, output) for each in request.inputs)]
         noted = [remembered.Remembered.of(given, each, output) for each in request.inputs]
     elif noted:
         given = remembered.file_of(noted, output)
@@ -196,8 +197,9 @@ def _with_captions(
     elif known and not request.forget_captions:
         before = remembered.spelt(known, output)
         progress.say(f"captions: none given; the last build read {before}")
-    others = [each for each in known if each not in found] if request.way == "append" else []
-    return replace(request, captions=given), [*others, *noted]
+    kept = [each for each in known if each in noted or each not in found]
+    kept = kept if request.way == "append" else []
+    return replace(request, captions=given), list(dict.fromkeys([*kept, *noted]))
 
 
 def _captions(request: Request) -> captions.Captions | None:
