@@ -190,6 +190,45 @@ def test_each_folder_of_images_has_its_captions_file(output: Path, tmp_path: Pat
     }
 
 
+def test_a_captions_file_is_also_that_of_folders_below_and_above_its_own(
+    output: Path, tmp_path: Path
+) -> None:
+    above, below = tmp_path / "all", tmp_path / "all/some"
+    make_images(below, 2)
+    rows = "".join(f"all/some/img{number:03}.png,for all {number}\n" for number in range(9))
+    for_all, for_some = tmp_path / "all.csv", captioned(below, range(9), "for some")
+    for_all.write_text(f"file_name,caption\n{rows}")
+    read: list[str] = []
+    for number, (images, captions) in enumerate(
+        [(above, for_all), (below, None), (below, for_some), (below, None), (above, None)]
+    ):
+        make_images(below, number + 2)
+        progress = Interrupting()
+        again = {"captions": captions, "append": number > 0, "progress": progress}
+        build(images, output, **again)
+        read += [line for line in progress.said if line.startswith("captions:")]
+    last = "as in the last build"
+    assert read == [f"captions: {path}, {last}" for path in (for_all, for_some, for_all)]
+    texts = [record["caption"] for _, record in sorted(records(output).items())]
+    assert texts == ["for all 0", "for all 1", "for all 2", "for some 3", "for some 4", "for all 5"]
+
+
+def test_captions_files_of_two_folders_below_are_named_and_none_is_read(
+    output: Path, tmp_path: Path
+) -> None:
+    folders, files = [tmp_path / "all" / name for name in ("one", "two")], []
+    for number, folder in enumerate(folders):
+        save(folder / f"img{number:03}.png", gradient(96, 64, number))
+        files.append(captioned(folder, range(9)))
+        build(folder, output, captions=files[-1], append=number > 0)
+    with pytest.raises(UsageError) as caught:
+        build(tmp_path / "all", output, append=True)
+    assert str(caught.value).startswith(
+        f"{output}: was built with --captions {files[0]} for {folders[0]}, and {files[1]} for "
+        f"{folders[1]}; give --captions FILE"
+    )
+
+
 def test_an_overwrite_reads_the_captions_file_of_the_shards(images: Path, output: Path) -> None:
     build(images, output, captions=captioned(images, range(6)))
     build(images, output, overwrite=True)

@@ -20,6 +20,7 @@ from shardwright.building.inputs import (
     Row,
     changed,
     columns,
+    differences,
     find,
     listing,
     source_of,
@@ -33,6 +34,7 @@ from shardwright.progress import Progress
 from shardwright.recipes import SPECIFICATION
 from shardwright.storage import extents
 from shardwright.storage.extents import Part
+from shardwright.summary import Count
 from tests.building.tarsets import Member, encoded, members_of, picture, write_set, write_tar
 from tests.derive.pictures import gradient, save
 
@@ -44,6 +46,12 @@ def look(paths: Iterable[Path], ids: str = "name", workers: int = 1) -> list[Mea
 
 def rows(paths: Iterable[Path], ids: str = "name") -> list[Row | Left]:
     return [each.row for each in look(paths, ids)]
+
+
+def rows_of_plan(paths: Iterable[Path]) -> list[Row | str]:
+    """Give the rows, and the files of what cannot be used, as a plan has them."""
+    found = look(paths)
+    return [each.row if isinstance(each.row, Row) else each.tar or each.row.path for each in found]
 
 
 def only(paths: Iterable[Path], ids: str = "name") -> Row:
@@ -442,6 +450,7 @@ def test_a_listing_looks_at_no_image_and_differs_by_names_only(folder: Path) -> 
     (folder / "b.png").symlink_to("gone")
     (found,) = find([folder], Progress())
     assert listing(found) == before
+    assert differences([found], rows_of_plan([folder])) == {str(folder): {}}
     assert msgspec.json.decode(msgspec.json.encode(before), type=type(before)) == before
 
 
@@ -459,22 +468,28 @@ def add_a_tar(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "kind", "count", "name"),
     [
-        add_an_image,
-        lambda folder: (folder / "b.png").unlink(),
-        add_a_text,
-        add_a_tar,
-        lambda folder: (folder / "00001.tar").unlink(),
-        lambda folder: os.utime(folder / "00001.tar", ns=(1, 1)),
-        lambda folder: write_set(folder / "00001.tar", "abc"),
+        (add_an_image, "new", 2, "c.png"),
+        (lambda folder: (folder / "b.png").unlink(), "missing", 1, "b.png"),
+        (add_a_text, "changed", 1, "b.png"),
+        (add_a_tar, "new", 1, "2.tar"),
+        (lambda folder: (folder / "00001.tar").unlink(), "missing", 1, "00001.tar"),
+        (lambda folder: os.utime(folder / "00001.tar", ns=(1, 1)), "changed", 1, "00001.tar"),
+        (lambda folder: write_set(folder / "00001.tar", "abc"), "changed", 1, "00001.tar"),
     ],
 )
-def test_a_listing_shows_every_change_of_a_given_path(
-    folder: Path, change: Callable[[Path], object]
+def test_a_listing_shows_every_change_of_a_given_path_with_an_example(
+    folder: Path, change: Callable[[Path], object], kind: str, count: int, name: str
 ) -> None:
+    (folder / "broken.png").write_bytes(b"no picture")
     other = write_set(folder.parent / "other.tar", ["x"])
     before = [listing(found) for found in find([other, folder], Progress())]
+    planned = rows_of_plan([other, folder])
     change(folder)
     same, found = find([other, folder], Progress())
     assert [listing(same) == before[0], listing(found) == before[1]] == [True, False]
+    assert differences([same, found], planned) == {
+        str(other): {},
+        str(folder): {kind: Count(count, f"{folder}/{name}")},
+    }

@@ -107,7 +107,7 @@ def test_a_limit_holds_when_images_come_back_after_others_have_taken_their_place
     assert len(records(tmp_path / "out")) == 4
 
 
-def raising(_: object) -> None:
+def raising(*_: object) -> None:
     raise KeyboardInterrupt
 
 
@@ -217,8 +217,8 @@ def test_the_index_of_a_finished_shard_that_is_lost_costs_only_that_shard(
 ) -> None:
     build(images, tmp_path / "unbroken", shard_size=3)
     interrupt(images, tmp_path / "out", 2, shard_size=3)
-    stage = tmp_path / "out/.shardwright/build/.shardwright/index/bucket_96x64"
-    lost = next(stage.glob("*.idx"))
+    stage = tmp_path / "out/.shardwright/build"
+    lost = next(stage.glob("*/.shardwright/index/bucket_96x64/*.idx"))
     lost.unlink()
     summary = build(images, tmp_path / "out", shard_size=3)
     assert summary.written_samples == 12

@@ -12,16 +12,19 @@ import pytest
 
 import shardwright
 from shardwright import DamageError, UsageError, verify
-from shardwright.building import finish, measuring
+from shardwright.building import finish, measuring, rows
 from shardwright.deriving import images as decoding
 from shardwright.encoders.base import Options
 from shardwright.encoders.sketch import load
 from shardwright.errors import LockedError
+from shardwright.progress import Progress
 from shardwright.recipes import find
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.moving import move_shard
 from shardwright.storage import local
 from shardwright.storage.local import LocalPlace
+from shardwright.store.records import Line
+from shardwright.summary import Count
 from tests.building.builds import (
     RECIPE,
     Interrupting,
@@ -93,7 +96,8 @@ def test_finished_shards_are_not_made_again(images: Path, tmp_path: Path) -> Non
     (note,) = interrupt(images, output, 3, shard_size=2)
     stage = output / ".shardwright/build"
     done = [f"shard-{number:06}.tar" for number in range(3)]
-    staged = {name: (stage / f"bucket_96x64/{name}").stat().st_mtime_ns for name in done}
+    staged = {path.name: path.stat().st_mtime_ns for path in stage.glob("*/bucket_96x64/*.tar")}
+    assert sorted(staged) == done
     assert note == "3 shards finished; run the same command to continue"
     progress = Interrupting()
     summary = build(images, output, shard_size=2, progress=progress)
@@ -198,11 +202,16 @@ def test_new_and_missing_files_are_named_and_the_plan_goes_on(images: Path, tmp_
     (images / "img008.png").unlink()
     progress = Interrupting()
     summary = build(images, tmp_path / "out", shard_size=2, progress=progress)
-    count = "9 images and 0 tars"
-    assert summary.changed_inputs == {str(images): f"{count} before, {count} now"}
+    assert summary.changed_inputs == {
+        str(images): {
+            "new": Count(1, f"{images}/new.png"),
+            "missing": Count(1, f"{images}/img008.png"),
+        }
+    }
     assert (
-        f"warning: {images}: changed since the plan was made ({count} before, {count} now); going "
-        "on with the plan. To add what is new, run it with --append afterwards"
+        f"warning: {images}: changed since the plan was made (1 file new, for example "
+        f"{images}/new.png; 1 file missing, for example {images}/img008.png); going on with the "
+        "plan. To add what is new, run it with --append afterwards"
     ) in progress.said
     assert (summary.inputs, summary.written_samples) == (9, 8)
     assert reasons(tmp_path / "out") == {"img008.png": "gone"}
@@ -231,7 +240,7 @@ def test_a_shard_that_is_gone_from_the_stage_is_made_again(images: Path, tmp_pat
     build(images, tmp_path / "once", shard_size=2)
     interrupt(images, tmp_path / "out", 3, shard_size=2)
     stage = tmp_path / "out/.shardwright/build"
-    first, second, *_ = sorted(stage.glob("bucket_*/*.tar"))
+    first, second, *_ = sorted(stage.glob("*/bucket_*/*.tar"))
     first.write_bytes(first.read_bytes()[:-512])
     second.unlink()
     build(images, tmp_path / "out", shard_size=2)
@@ -281,16 +290,26 @@ def test_a_part_that_another_run_writes_to_is_not_touched(images: Path, tmp_path
     assert contents(tmp_path / "out") == before
 
 
-def test_every_input_that_has_changed_since_the_plan_is_named(images: Path, tmp_path: Path) -> None:
+def test_changes_in_several_inputs_are_found_in_one_reading_of_the_plan(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = [images, write_set(tmp_path / "a.tar", ["a"]), write_set(tmp_path / "b.tar", ["b"])]
     interrupt(given, tmp_path / "out", shard_size=2)
     (images / "img003.png").unlink()
     os.utime(given[2], (1, 1))
+    read, times = rows.heads, list[Path]()
+
+    def reading(folder: Path, progress: Progress) -> Iterator[tuple[Line, rows.Head]]:
+        times.append(folder)
+        return read(folder, progress)
+
+    monkeypatch.setattr(rows, "heads", reading)
     summary = build(given, tmp_path / "out", shard_size=2)
     assert summary.changed_inputs == {
-        str(images): "9 images and 0 tars before, 8 images and 0 tars now",
-        str(given[2]): "0 images and 1 tar before, 0 images and 1 tar now",
+        str(images): {"missing": Count(1, f"{images}/img003.png")},
+        str(given[2]): {"changed": Count(1, str(given[2]))},
     }
+    assert len(times) == 2, "once to compare, and once for the layout"
 
 
 def test_a_rerun_asks_only_for_the_room_of_what_is_missing(

@@ -78,7 +78,7 @@ def test_an_image_that_cannot_be_read_at_work_is_tried_again_by_the_continued_bu
     assert (again.written_samples, again.kept_shards, again.left_out) == (6, 2, {})
 
 
-def raising(_: object) -> None:
+def raising(*_: object) -> None:
     raise KeyboardInterrupt
 
 

@@ -259,7 +259,7 @@ def test_an_image_that_a_store_does_not_give_is_built_by_the_next_run(
     proxy.failing = fails
     with caplog.at_level(logging.WARNING, "shardwright"):
         interrupt(str(url), tmp_path / "out", 2, recipe=recipe, shard_size=2)
-    (commit,) = (tmp_path / "out/.shardwright/build/commits").glob("000001.json")
+    (commit,) = (tmp_path / "out/.shardwright/build/commits").glob("000001-*.json")
     (left,) = json.loads(commit.read_bytes())["left"]
     assert left["reason"] == "unreadable"
     assert left["detail"].endswith(f"({objects.TRIES} tries)")

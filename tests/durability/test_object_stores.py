@@ -13,7 +13,7 @@ import threading
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -479,8 +479,10 @@ class Stepping:
     def __init__(self, store: ObjectStore, turns: Turns) -> None:
         self._store, self._turns = store, turns
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        call: Callable[..., Any] = getattr(self._store, name)
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        call = getattr(self._store, name)
+        if not callable(call):
+            return call
 
         def taken(*given: object) -> Any:  # noqa: ANN401
             self._turns.take()
@@ -502,7 +504,7 @@ class Worker:
     result: Commit | BaseException | None = None
 
     def settle(self, turns: Turns | None = None) -> None:
-        commit, storage = Commit(plan=PLAN, number=0), self.commits.storage(SHARD)
+        commit, storage = Commit(plan=PLAN, number=0), self.commits.storage(SHARD, "")
         assert isinstance(storage, RemotePlace)
         for name in names_of(SHARD.path):
             with storage.create(name) as file:

@@ -152,7 +152,7 @@ FILES = {
     f"built/{UNFINISHED}": BEGUN,
     f"built/{STATE}/build/plan.json": BEGUN,
     f"built/{STATE}/build/inputs.jsonl": BEGUN,
-    f"built/{STATE}/build/commits/000000.json": BEGUN,
+    f"built/{STATE}/build/commits/000000-*.json": BEGUN,
     f"store/{JSONL}": STORE,
     f"store/{STATE}/facts.jsonl": STORE,
     f"store/{STATE}/provenance.json": STORE,

@@ -237,7 +237,7 @@ BUILDS = (
     case("build-overwrite-dry-run", "build", f"{BUILD} --overwrite --dry-run"),
     case("build-again", "build", BUILD, "shardwright build --append"),
     case(
-        *("build-interrupted", "inputs", f"killed commits/000001.json {BUILD}"),
+        *("build-interrupted", "inputs", f"killed commits/000001-*.json {BUILD}"),
         *("shardwright verify data/shards", "shardwright status", f"{BUILD} --fit {{other_fit}}"),
         *(f"{BUILD} --dry-run", "shardwright pack --derived-dir stage1", BUILD),
     ),

@@ -37,7 +37,12 @@ HELD = (
     (rb"data:image/\w+;base64,[A-Za-z0-9+/=]+", b"PICTURE"),
     # Who held a lock, after a run that failed or was killed.
     (rb"^process \d+ on \S+\n$", b""),
+    # The attempt that made a shard.
+    (rb'"attempt":"[0-9a-f]{16}",', b""),
 )
+
+# A name of an attempt at a shard, in a path.
+_ATTEMPT = re.compile(r"(?<=/\.shardwright/build/)[0-9a-f]{16}(?=/)|(?<=-)[0-9a-f]{16}(?=\.json$)")
 
 # What is not compared at all: the file by which a run tries whether it can write to a URL, as one
 # that is killed leaves it there.
@@ -47,9 +52,14 @@ IGNORED = re.compile(r"s3://.*/\.shardwright/probe-[0-9a-f]{16}")
 OF_TORCH = re.compile(r"torchinductor_\w+")
 
 
+def named(path: str) -> str:
+    """Give a path without the random name of an attempt at a shard."""
+    return _ATTEMPT.sub("ATTEMPT", path)
+
+
 def printed(text: str, folder: Path) -> str:
     """Give what a command has printed without what differs by machine and run."""
-    text = text.replace(str(folder), "/WORK")
+    text = named(text.replace(str(folder), "/WORK"))
     for pattern, replacement in PRINTED:
         text = re.sub(pattern, replacement, text)
     return text

@@ -148,7 +148,7 @@ class Workshop:
             objects = self.bucket.contents()
             found |= {f"s3://{BUCKET}/{key}": self._digest(objects[key]) for key in objects}
         return {
-            name: what
+            rules.named(name): what
             for name, what in found.items()
             if re.search(only, name) and not rules.IGNORED.fullmatch(name)
         }

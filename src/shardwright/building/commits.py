@@ -2,10 +2,14 @@
 
 The manifest is written from them alone. A task whose commit is there is not run again.
 
-In a folder, shards are staged until all are there, under a lock. At an object store they go
-straight to their names. No lock keeps two runs of one plan apart there, and a worker that was
-thought dead may go on. So every step is a conditional write, which fails if somebody else has taken
-a step in the meantime:
+A worker that was thought lost may go on, and finish a task that another worker has done meanwhile.
+
+In a folder, shards are staged until all are there, under a lock. Each attempt at a task has a name
+of its own, for its staged files and its commit, so neither can touch what the other has made. Which
+commits count is written down before the first shard gets its place.
+
+At an object store shards go straight to their names, and no lock keeps two runs of one plan apart.
+So every step is a conditional write, which fails if somebody else has taken a step in the meantime:
 
 1. A worker looks at the files of its shard and at the commit. If nothing is there, it creates the
    files, the shard last, and then the commit.
@@ -26,6 +30,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
@@ -43,18 +48,20 @@ from shardwright.storage.extents import GONE, UNREADABLE, may_pass
 from shardwright.storage.objects import NEW, ConditionError, together
 from shardwright.storage.place import Place, place_at
 from shardwright.storage.remote import RemotePlace
-from shardwright.storage.urls import Location, Url, local, remote
+from shardwright.storage.urls import Location, Url, local, names, remote
 from shardwright.store.facts import Quality, Truncated
 from shardwright.store.records import NOT_JSON
 from shardwright.summary import Count
 
 MOVING_NAME = "moving"  # in a stage: shards may have moved out of it
 FOLDER = "commits"
-_FINAL = "final"  # beside the commits: shards may have been published from them
+_FINAL = "final"  # beside the commits: those that shards may have been published from
 _OPEN = "open"  # the same: workers may publish
 _GRACE = 15  # seconds for which another worker may be about to commit
 _PATIENCE = 60  # seconds in which another worker must have committed
 _LOOK = 0.5  # seconds between two looks
+
+_Attempt = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]*$")]  # a part of paths
 
 
 class TakenOverError(SourceChangedError):
@@ -67,6 +74,7 @@ class Commit(msgspec.Struct, kw_only=True):
     plan: str
     number: int
     task: str = ""  # its digest
+    attempt: _Attempt = ""  # in a folder: the name of this attempt at the task
     shard: manifest.ShardEntry | None = None  # None if all samples are left out
     left: list[Left] = []
     truncated: dict[str, Truncated] = {}  # by component
@@ -96,16 +104,11 @@ class Commits:
     folder: Location  # of the plan
     targets: Mapping[str | None, Location]  # the shard folder of each part
 
-    def storage(self, shard: Shard) -> Place:
+    def storage(self, shard: Shard, attempt: str) -> Place:
         """Give the place where a worker writes a shard."""
-        stage = stage_of(local(self.targets[shard.part]))
+        stage = stage_of(local(self.targets[shard.part])) / attempt
         make_folders(stage, [shard.path])
         return place_at(stage)
-
-    def begin(self, shard: Shard) -> None:
-        """Begin a task, perhaps again."""
-        # Of a worker that died after it: what is made now may be rounded in another way.
-        files.withdraw(self._path(shard))
 
     def settle(self, shard: Shard, commit: Commit, storage: Place | None) -> Commit:
         """Publish a finished shard and commit its task, which ends it; give the commit that counts.
@@ -116,7 +119,7 @@ class Commits:
             publish(storage, shard.path)
             for name in (index_name(shard.path), shard.path):
                 files.sync_folder((storage.folder / name).parent)
-        files.write(self._path(shard), _encoded(commit))
+        files.write(self._path(shard, commit.attempt), _encoded(commit))
         return commit
 
     def found(self, shards: Sequence[Shard], *, reopen: bool = False) -> dict[int, Commit]:
@@ -124,12 +127,20 @@ class Commits:
 
         ``reopen`` withdraws the others, so that their tasks can be run again.
         """
-        found, final = dict[int, Commit](), self.are_final
-        for shard in shards:
+        tasks, final = {shard.number: shard for shard in shards}, self._final()
+        found = dict[int, Commit]()
+        for name in names(self.folder / FOLDER):
             check()
+            number, _, attempt = name.removesuffix(".json").partition("-")
+            shard = tasks.get(int(number)) if number.isdecimal() else None
+            if shard is None or (final is not None and final.get(shard.number, "") != attempt):
+                continue
             with suppress(OSError):
-                commit = self._read(shard)
-                if commit and (final or not commit.is_doubtful) and self._is_there(shard, commit):
+                commit = self._read(shard, attempt)
+                if commit is None or commit.attempt != attempt:
+                    continue
+                counts = final is not None or not commit.is_doubtful
+                if counts and self._is_there(shard, commit):
                     found[shard.number] = commit
         return found
 
@@ -138,9 +149,19 @@ class Commits:
         """Whether none is made again, whatever its inputs were."""
         return (self.folder / _FINAL).is_file()
 
-    def finalize(self) -> None:
-        """Note that all are there, before the first shard is published from them."""
-        files.write(self.folder / _FINAL, b"")
+    def finalize(self, commits: Mapping[int, Commit]) -> None:
+        """Write down which commits count, before the first shard is published from them."""
+        attempts = {number: commit.attempt for number, commit in commits.items()}
+        files.write(self.folder / _FINAL, msgspec.json.encode(attempts))
+
+    def _final(self) -> dict[int, str] | None:
+        """Read which attempt at each task counts, once that is written down."""
+        try:
+            return msgspec.json.decode(files.read(self.folder / _FINAL), type=dict[int, str])
+        except FileNotFoundError:
+            return None
+        except NOT_JSON:  # then all of them are made again
+            return {}
 
     def open(self) -> None:
         """Let workers publish, also those of other processes; nothing to do under a lock."""
@@ -159,10 +180,10 @@ class Commits:
     def abandon(self, shards: Sequence[Shard]) -> None:
         """Remove what the workers of these tasks, which were ended, have left half done."""
 
-    def _read(self, shard: Shard, etag: str = "") -> Commit | None:
+    def _read(self, shard: Shard, attempt: str = "", etag: str = "") -> Commit | None:
         """Read a commit, unless something else stands in its place."""
         with suppress(FileNotFoundError, *NOT_JSON):
-            commit = msgspec.json.decode(files.read(self._path(shard)), type=Commit)
+            commit = msgspec.json.decode(files.read(self._path(shard, attempt)), type=Commit)
             commit.etag, made = etag, commit.shard
             named = (commit.plan, commit.number, commit.task)
             is_of = named == (self.plan, shard.number, shard.digest)
@@ -180,15 +201,16 @@ class Commits:
         if (entry := commit.shard) is None:
             return True
         stage = stage_of(self.targets[shard.part])
-        staged = stage / entry.path
+        own = stage / commit.attempt
+        staged = own / entry.path
         if staged.exists() and staged.stat().st_size != entry.bytes:
             return False
         if (stage / MOVING_NAME).exists():
-            return staged.exists() or not (stage / index_name(entry.path)).exists()
-        return all((stage / name).exists() for name in names_of(entry.path))
+            return staged.exists() or not (own / index_name(entry.path)).exists()
+        return all((own / name).exists() for name in names_of(entry.path))
 
-    def _path(self, shard: Shard) -> Location:
-        return self.folder / FOLDER / f"{shard.number:06}.json"
+    def _path(self, shard: Shard, attempt: str = "") -> Location:
+        return self.folder / FOLDER / f"{shard.number:06}{attempt and '-'}{attempt}.json"
 
 
 def _encoded(commit: Commit) -> bytes:
@@ -199,11 +221,8 @@ def _encoded(commit: Commit) -> bytes:
 class DirectCommits(Commits):
     """Commits of a plan at an object store."""
 
-    def storage(self, shard: Shard) -> Place:
+    def storage(self, shard: Shard, attempt: str) -> Place:
         return RemotePlace(self._target(shard))
-
-    def begin(self, shard: Shard) -> None:
-        """Do nothing: the first commit counts."""
 
     def settle(self, shard: Shard, commit: Commit, storage: Place | None) -> Commit:
         target, names = self._target(shard), names_of(shard.path)
@@ -232,12 +251,12 @@ class DirectCommits(Commits):
 
     def done(self, shard: Shard) -> Commit | None:
         etag = _etag(self._path(shard))
-        return self._read(shard, etag) if etag else None
+        return self._read(shard, etag=etag) if etag else None
 
     def found(self, shards: Sequence[Shard], *, reopen: bool = False) -> dict[int, Commit]:
         etags = self._etags()
         known = [shard for shard in shards if shard.number in etags]
-        read = together(lambda shard: self._read(shard, etags[shard.number]), known)
+        read = together(lambda shard: self._read(shard, etag=etags[shard.number]), known)
         commits = {commit.number: commit for commit in read if commit is not None}
         again = {shard.number for shard in self._differing(known, commits)}
         if not self.are_final:
@@ -296,7 +315,7 @@ class DirectCommits(Commits):
         while True:
             self._require_open(shard)
             etag = _etag(path)
-            if etag and self._read(shard, etag) is not None:
+            if etag and self._read(shard, etag=etag) is not None:
                 raise ConditionError
             if time.monotonic() >= end:
                 try:
@@ -332,8 +351,8 @@ class DirectCommits(Commits):
     def _open(self) -> Url:
         return remote(self.folder) / _OPEN
 
-    def _path(self, shard: Shard) -> Url:
-        return remote(super()._path(shard))
+    def _path(self, shard: Shard, attempt: str = "") -> Url:
+        return remote(super()._path(shard, attempt))
 
     def _target(self, shard: Shard) -> Url:
         return remote(self.targets[shard.part])

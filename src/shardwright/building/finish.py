@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from shardwright.building import built, outcome
-from shardwright.building.commits import MOVING_NAME
+from shardwright.building.commits import MOVING_NAME, Commit
 from shardwright.building.outcome import Outcome
 from shardwright.building.plan import PLAN_NAME, PlanFile
 from shardwright.building.remembered import NOTED
@@ -135,11 +135,11 @@ def _publish(
         remember(folder, plan)
         manifest.remove_unfinished(folder, plan.digest)
         return []
-    made = [(entry, path) for n, path in paths.items() if (entry := commits[n].shard)]
+    made = [(commits[n], path) for n, path in paths.items()]  # each with a shard
     if place_at(folder).can_replace:
         entries = _moved(local(folder), place, made)
     else:
-        entries = [entry for entry, _ in made]
+        entries = [commit.shard for commit, _ in made if commit.shard]
         listed = {entry.path for entry in (*base.shards, *entries)}
         for bucket in existing_buckets(folder):  # of a task in place of inputs that no longer fail
             publish.remove_shards(folder, bucket, keep=listed)
@@ -178,11 +178,12 @@ def _publish(
 
 
 def _moved(
-    folder: Path, place: Destination, made: Sequence[tuple[manifest.ShardEntry, str]]
+    folder: Path, place: Destination, made: Sequence[tuple[Commit, str]]
 ) -> list[manifest.ShardEntry]:
     """Move shards out of the stage, in place of those that are replaced."""
     stage = stage_of(folder)
-    moved = {path for entry, path in made if not (stage / entry.path).exists()}
+    staged = [(stage / commit.attempt, commit.shard, path) for commit, path in made if commit.shard]
+    moved = {path for attempt, entry, path in staged if not (attempt / entry.path).exists()}
     stay = {*(entry.path for entry in place.begin.base.shards), *moved}
     if place.begin.replaced:
         manifest.remove_manifest(folder)
@@ -195,7 +196,7 @@ def _moved(
         # index of that name for the old one's, and remove both.
         publish.make_durable(folder)
         files.write(stage / MOVING_NAME, b"")  # from now on, what is not in the stage has moved
-    entries = [move_shard(stage, folder, entry, path) for entry, path in made]
+    entries = [move_shard(attempt, folder, entry, path) for attempt, entry, path in staged]
     publish.remove_leftovers(folder)  # also what a killed run did not remove of old shards
     publish.remove_empty_buckets(folder)
     return entries

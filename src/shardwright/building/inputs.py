@@ -18,7 +18,7 @@ import xxhash
 from shardwright.building import tars
 from shardwright.deriving import captions, sources
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.progress import Progress, quantity
+from shardwright.progress import Progress
 from shardwright.recipes import Recipe
 from shardwright.shards.format.tar import BLOCK
 from shardwright.shards.format.tarread import split
@@ -27,6 +27,7 @@ from shardwright.storage.extents import CHANGED, GONE, HEAD, UNREADABLE, Extent,
 from shardwright.storage.local import LocalFile, Readable
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location
+from shardwright.summary import Count
 
 _GIVE = "give folders of images, or tars of images"
 
@@ -55,11 +56,6 @@ class Listing(msgspec.Struct, frozen=True):
     images: int
     tars: int
     digest: str
-
-    @property
-    def counts(self) -> str:
-        """Count what was there."""
-        return f"{quantity(self.images, 'images')} and {quantity(self.tars, 'tars')}"
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -147,6 +143,36 @@ def listing(found: Found) -> Listing:
     for tar in found.tars:
         hasher.update(os.fsencode(f"{os.path.relpath(tar, found.root)}\0{_state(found, tar)}\0"))
     return Listing(as_text(found.path), len(found.images), len(found.tars), hasher.hexdigest())
+
+
+def differences(
+    found: Sequence[Found], planned: Iterable[Row | str]
+) -> dict[str, dict[str, Count]]:
+    """Count the new, missing and changed files of given paths, against all of a plan.
+
+    Of a planned input that cannot be used only its file is known. Of images only their names are
+    compared, and whether a text lies beside them.
+    """
+    now: dict[str, tuple[str, object]] = {}  # the given path of each file, and its state
+    for each in found:
+        path = as_text(each.path)
+        now |= {as_text(s.path): (path, s.has_sidecar) for s in each.images}
+        now |= {as_text(tar): (path, _state(each, tar)) for tar in each.tars}
+    counts = {as_text(each.path): dict[str, Count]() for each in found}
+    kinds = {file: (path, "new") for file, (path, _) in now.items()}
+    missing, changed = dict[str, tuple[str, str]](), dict[str, tuple[str, str]]()
+    for row in planned:
+        file = row if isinstance(row, str) else row.file
+        kinds.pop(file, None)
+        if file not in now:
+            above = (p for p in counts if file == p or file.startswith(p.rstrip("/") + "/"))
+            if path := next(above, ""):
+                missing[file] = path, "missing"
+        elif isinstance(row, Row) and now[file][1] != (row.state if row.tar else row.beside):
+            changed[file] = now[file][0], "changed"
+    for file, (path, kind) in (kinds | missing | changed).items():
+        counts[path].setdefault(kind, Count(0, file)).count += 1
+    return counts
 
 
 def source_of(row: Row) -> sources.Source:

@@ -45,6 +45,7 @@ from shardwright.storage import files
 from shardwright.storage.paths import shown_near
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import is_within, local, location, relative_name
+from shardwright.summary import Count
 from shardwright.text import shown
 
 _OTHER = "another --output-dir"
@@ -85,7 +86,7 @@ def planned(
     places = state.places(targets, stored, request.way)
     known = {} if request.again else state.known(places)
     if stored is not None:
-        summary.changed_inputs = _changed(stored, asked, progress)
+        summary.changed_inputs = _changed(stored, asked, found, folder, progress)
     else:
         try:
             for place in places:
@@ -185,9 +186,10 @@ def _with_captions(
     """Complete a request by the captions file of earlier builds; give what is to be noted of it."""
     output, given = request.output, request.captions
     known = remembered.noted(state.latest(output)) if request.way else []
-    found = [old for old in known if any(old.is_for(each, output) for each in request.inputs)]
+    found = remembered.in_force(known, request.inputs, output)
     noted = [] if request.forget_captions else found
     if given is not None:
+        found = [old for old in known if any(old.is_for(each, output) for each in request.inputs)]
         noted = [remembered.Remembered.of(given, each, output) for each in request.inputs]
     elif noted:
         given = remembered.file_of(noted, output)
@@ -195,8 +197,9 @@ def _with_captions(
     elif known and not request.forget_captions:
         before = remembered.spelt(known, output)
         progress.say(f"captions: none given; the last build read {before}")
-    others = [each for each in known if each not in found] if request.way == "append" else []
-    return replace(request, captions=given), [*others, *noted]
+    kept = [each for each in known if each in noted or each not in found]
+    kept = kept if request.way == "append" else []
+    return replace(request, captions=given), list(dict.fromkeys([*kept, *noted]))
 
 
 def _captions(request: Request) -> captions.Captions | None:
@@ -275,14 +278,27 @@ def _chosen_as(earlier: Run | Unfinished, own: PackSettings, request: Request) -
     return settings
 
 
-def _changed(stored: plan.PlanFile, asked: plan.PlanFile, progress: Progress) -> dict[str, str]:
-    """Say which inputs have changed since the plan was made; the plan stays as it is."""
-    before, found = {listing.path: listing for listing in stored.listings}, {}
-    for now in asked.listings:
-        if now != before[now.path]:
-            found[now.path] = f"{before[now.path].counts} before, {now.counts} now"
-            progress.warn(
-                f"{shown(now.path)}: changed since the plan was made ({found[now.path]}); going on "
-                "with the plan. To add what is new, run it with --append afterwards"
-            )
-    return found
+def _changed(
+    stored: plan.PlanFile,
+    asked: plan.PlanFile,
+    found: Sequence[inputs.Found],
+    folder: Path,
+    progress: Progress,
+) -> dict[str, dict[str, Count]]:
+    """Say what has changed in the inputs since the plan was made; the plan stays as it is."""
+    now = zip(found, asked.listings, strict=True)
+    changed = [each for each, listing in now if listing not in stored.listings]
+    if not changed:
+        return {}
+    planned = (head.where for _, head in rows.heads(folder, Progress()))
+    counted = inputs.differences(changed, planned)
+    for path, counts in counted.items():
+        listed = "; ".join(
+            f"{quantity(count.count, 'files')} {kind}, for example {shown(count.example)}"
+            for kind, count in counts.items()
+        )
+        progress.warn(
+            f"{shown(path)}: changed since the plan was made ({listed}); going on with the "
+            "plan. To add what is new, run it with --append afterwards"
+        )
+    return counted

@@ -8,8 +8,9 @@ shards can be moved alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import Self
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.shards.format.manifest import Run, Unfinished
 from shardwright.storage.paths import shown_near
-from shardwright.storage.urls import Location, exists, location, placed, relative_name
+from shardwright.storage.urls import Location, exists, is_within, location, placed, relative_name
 
 NOTED = "captions"  # their field in what a run notes of a build
 _LISTED = 3
@@ -68,6 +69,23 @@ def noted(run: Run | Unfinished | None) -> list[Remembered]:
         with suppress(msgspec.ValidationError):
             return msgspec.convert(run.build.get(NOTED, []), list[Remembered])
     return []
+
+
+def in_force(
+    known: Sequence[Remembered], images: Iterable[Location], output: Location
+) -> list[Remembered]:
+    """Find what was noted for the images or the nearest folder above, else for folders below."""
+    found: list[Remembered] = []
+    for given in images:
+        above, below = list[tuple[int, Remembered]](), list[Remembered]()
+        for each in known:
+            for folder in each.images.candidates(output):
+                if is_within(given, folder):
+                    above.append((len(str(folder.resolve())), each))
+                elif is_within(folder, given):
+                    below.append(each)
+        found += [max(above, key=itemgetter(0))[1]] if above else below
+    return list(dict.fromkeys(found))
 
 
 def file_of(those: Sequence[Remembered], output: Location) -> Location:

@@ -212,5 +212,5 @@ def _build(devices: DeviceEngine, builder: Builder, outcome: Outcome, progress: 
             )
         raise type(error)(error.what, path=error.path, fix=fix) from error
     outcome.report, outcome.summary.kept_shards = work.report, work.kept
-    builder.commits.finalize()
+    builder.commits.finalize(outcome.commits)
     finish.publish_all(outcome, {**(again.empties if again else {}), **work.empties}, progress)

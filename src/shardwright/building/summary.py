@@ -46,7 +46,7 @@ class BuildSummary(Summary):
     unapplied_profiles: dict[str, Count] = field(default_factory=dict)  # of colour
     unused_rows: dict[str, Count] = field(default_factory=dict)  # of --captions, by reason
     caption_rows: CaptionRows | None = None  # of --captions, if this run made the plan
-    changed_inputs: dict[str, str] = field(default_factory=dict)  # since the plan: how many now
+    changed_inputs: dict[str, dict[str, Count]] = field(default_factory=dict)  # since the plan
     under_other_ids: Count | None = None  # of the written: images that were there under others
     free_bytes: int | None = None  # None at a URL
     obstacle: str | None = None  # what would stop the run, under dry_run

@@ -8,6 +8,7 @@ the place of those that failed.
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -129,8 +130,12 @@ class _Shard:
         self.task, self._builder = task, builder
         self.done = 0  # samples
         shard = task.shard
-        self.commit = Commit(plan=builder.commits.plan, number=shard.number, task=shard.digest)
-        builder.commits.begin(task.shard)
+        self.commit = Commit(
+            plan=builder.commits.plan,
+            number=shard.number,
+            task=shard.digest,
+            attempt=secrets.token_hex(8),
+        )
         self._storage: Place | None = None  # until there is a sample
         self._writer: ShardWriter | None = None
 
@@ -138,7 +143,8 @@ class _Shard:
         """Add a sample to the tar."""
         recipe, path, made = results.recipe, self.task.shard.path, sample.made or {}
         if self._writer is None:
-            self._storage = self._builder.commits.storage(self.task.shard)
+            commits, attempt = self._builder.commits, self.commit.attempt
+            self._storage = commits.storage(self.task.shard, attempt)
             self._writer = ShardWriter(self._storage, path, recipe, sha256=self._builder.sha256)
         assert isinstance(sample, Planned)
         image_id, (record, known) = sample.source.image_id, sample.described(results)

@@ -1,10 +1,10 @@
 """Every Python process imports this at its start, if this folder is on its path.
 
 ``GOLDEN_AT`` ends or stops the process at the nth call that changes something in the folder it was
-started in, or at the nth such call for a path that ends so: ``kill before 7``, ``kill after 7``,
-``stop before 3``, ``kill after 1 shard-000000.tar``. ``GOLDEN_LOG`` names a file that gets a line
-for each such call; the name of one that raises is ``failed``. It knows only ``os``, so it works for
-any way to write files.
+started in, or at the nth such call for a path that ends so, where ``*`` stands for anything:
+``kill before 7``, ``kill after 7``, ``stop before 3``, ``kill after 1 shard-*.tar``.
+``GOLDEN_LOG`` names a file that gets a line for each such call; the name of one that raises is
+``failed``. It knows only ``os``, so it works for any way to write files.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import itertools
 import os
 import signal
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import Any
 
 _CALLS = ("fsync", "fdatasync", "rename", "replace", "link", "unlink", "remove", "mkdir", "rmdir")
@@ -30,7 +31,7 @@ def _install(at: str, log: str) -> None:
             paths = [_path(each) for each in given[: 1 + (name in _TWO)]]
             if not f"{paths[0]}/".startswith(folder):
                 return call(*given, **options)
-            is_it = paths[-1].endswith(ends) and next(count) == int(number)
+            is_it = fnmatchcase(paths[-1], f"*{ends}") and next(count) == int(number)
             if is_it and when == "before":
                 os.kill(os.getpid(), _SIGNALS[what])
             done = "failed"
