@@ -25,7 +25,9 @@ from shardwright.recipes import SPECIFICATION, Component
 try:
     from shardwright.encoders.preparing import Pixels, Prepares, Preprocessing
 except ImportError:  # the source of an earlier commit, in which only methods prepare
-    from shardwright.encoders import vision
+    from importlib import import_module
+
+    vision: Any = import_module("shardwright.encoders.vision")
 
     class Prepares:  # type: ignore[no-redef]
         preparing: Any
