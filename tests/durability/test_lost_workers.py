@@ -60,7 +60,9 @@ class PausingDisk(Disk):
     def __init__(self, at: int, others: int, killed: int | None) -> None:
         self.at, self.others, self.killed = at, others, killed
         self.lost: threading.Thread | None = None
+        self.before: set[threading.Thread] = set()  # that are not of the lost worker
         self.threads: set[threading.Thread] = set()  # of the lost worker
+        self.is_back = False  # while it goes on, and nobody else does
         self.seen, self.since, self.dead = 0, 0, False
         self.paused, self.released = threading.Event(), threading.Event()
 
@@ -70,10 +72,11 @@ class PausingDisk(Disk):
             self.threads.add(thread)  # nobody else is at work
             self.seen += 1
             if self.seen == self.at:
+                self.threads |= {*threading.enumerate()} - self.before
                 self.paused.set()
         if thread in self.threads:
             assert not self.paused.is_set() or self.released.wait(300)
-        elif self.paused.is_set():
+        elif self.paused.is_set() and not self.is_back:
             self.since += 1
             if self.since == self.others:
                 self.release()
@@ -82,10 +85,12 @@ class PausingDisk(Disk):
                 raise Killed
 
     def release(self) -> None:
+        self.is_back = True
         self.released.set()
         if self.lost is not None:
             self.lost.join(300)
             assert not self.lost.is_alive()
+        self.is_back = False
 
 
 def _meeting(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,6 +143,7 @@ class LosingDevices:
                 messages.extend(m for m in function("cpu", iter([task])) if m is not DONE)
 
         self.disk.lost = threading.Thread(target=work)
+        self.disk.before = {*threading.enumerate()}
         self.disk.lost.start()
         while self.disk.lost.is_alive() and not self.disk.paused.wait(0.01):
             pass
