@@ -451,3 +451,9 @@ def test_contenders_are_never_inside_together(tmp_path: Path) -> None:
 def test_a_folder_that_is_yet_to_be_made_is_writable_where_its_parent_is(tmp_path: Path) -> None:
     require_writable(tmp_path / "a" / "b")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
+def test_a_file_system_that_takes_no_files_is_not_called_full() -> None:
+    with pytest.raises(StorageError, match=r"^/proc: cannot write to this folder; change its perm"):
+        require_writable(Path("/proc/shards"))

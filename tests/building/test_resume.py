@@ -248,6 +248,21 @@ def test_a_shard_that_is_gone_from_the_stage_is_made_again(images: Path, tmp_pat
     assert verify(tmp_path / "out", read_data=True, workers=1).findings == []
 
 
+def test_what_attempts_have_left_that_do_not_count_is_removed_before_the_next_begins(
+    images: Path, tmp_path: Path
+) -> None:
+    interrupt(images, tmp_path / "out", 3, shard_size=2)
+    stage = tmp_path / "out/.shardwright/build"
+    first, *others = sorted(stage.glob("*/bucket_*/*.tar"))
+    first.unlink()  # so that its attempt does not count
+    killed = stage / "0123456789abcdef/bucket_96x64/shard-000004.tar.tmp"
+    killed.parent.mkdir(parents=True)
+    killed.write_bytes(b"half written")
+    interrupt(images, tmp_path / "out", 0, shard_size=2)
+    assert sorted(stage.glob("*/bucket_*/*")) == others
+    assert len(list(stage.glob("commits/*"))) == len(others) == 2
+
+
 def test_a_shard_that_is_gone_with_its_files_is_made_again(images: Path, tmp_path: Path) -> None:
     build(images, tmp_path / "once", shard_size=2)
     interrupt(images, tmp_path / "out", 3, shard_size=2)

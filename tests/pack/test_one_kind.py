@@ -195,7 +195,7 @@ def test_verify_reports_runs_that_disagree(small: Store, output: Path) -> None:
     assert report.damaged
     assert (finding.kind, finding.file) == ("mixed_components", ".shardwright/manifest.json")
     assert finding.what == (
-        "run 2 (1 shard, for example bucket_24x16/shard-000001.tar) packed other arrays than "
-        "before: vae: model was a, now b"
+        "run 2 (1 shard, for example bucket_24x16/shard-000001.tar) packed other arrays than run 1 "
+        "(2 shards, for example bucket_24x16/shard-000000.tar): vae: model was a, now b"
     )
     assert finding.fix == "pack all buckets again with --overwrite"

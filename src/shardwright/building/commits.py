@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
@@ -41,7 +41,7 @@ from shardwright.errors import SourceChangedError, StorageError
 from shardwright.interrupts import check
 from shardwright.shards.format import manifest
 from shardwright.shards.format.index import index_name
-from shardwright.shards.format.moving import make_folders, stage_of
+from shardwright.shards.format.moving import make_folders, remove_attempts, stage_of
 from shardwright.shards.format.writer import names_of, publish
 from shardwright.storage import files
 from shardwright.storage.extents import GONE, UNREADABLE, may_pass
@@ -142,7 +142,22 @@ class Commits:
                 counts = final is not None or not commit.is_doubtful
                 if counts and self._is_there(shard, commit):
                     found[shard.number] = commit
+        if reopen and final is None:
+            self._remove_others(tasks, found)
         return found
+
+    def _remove_others(self, tasks: Collection[int], found: Mapping[int, Commit]) -> None:
+        """Remove what other attempts at some tasks have left, for the room that it takes."""
+        kept = set()
+        for name in names(self.folder / FOLDER):
+            number, _, attempt = name.removesuffix(".json").partition("-")
+            task = int(number) if number.isdecimal() else -1
+            if task in tasks and (task not in found or found[task].attempt != attempt):
+                files.remove(self.folder / FOLDER / name)
+            else:
+                kept.add(attempt)
+        for target in self.targets.values():
+            remove_attempts(local(target), kept)
 
     @property
     def are_final(self) -> bool:

@@ -46,7 +46,8 @@ class Found(NamedTuple):
     @property
     def root(self) -> str:
         """Name the folder that paths in ids are relative to."""
-        return os.path.dirname(self.path) or "." if list(self.tars) == [self.path] else self.path
+        is_tar = len(self.tars) == 1 and self.path in self.tars
+        return os.path.dirname(self.path) or "." if is_tar else self.path
 
 
 class Listing(msgspec.Struct, frozen=True):

@@ -38,7 +38,11 @@ def broken(library: str, error: BaseException) -> MissingExtraError:
     """Make the error for a library that cannot be imported: name the package that is the cause."""
     cause = _cause_of(error)
     package = _package_of(cause, library)
-    fix = f"pip install --force-reinstall {package}"
+    if isinstance(cause, ModuleNotFoundError) and cause.name:
+        missing = cause.name.partition(".")[0]
+        fix = f"pip install {missing}" if missing != package else f"pip install -U {package}"
+    else:
+        fix = f"pip install --force-reinstall {package}"
     if package in _NOT_NEEDED:
         fix = f"pip uninstall {package}, which is not needed"
     through = "" if package == library else f", which {library} imports,"
@@ -61,9 +65,15 @@ def first_line(error: BaseException) -> str:
 
 def _cause_of(error: BaseException) -> BaseException:
     """Give the first of a chain of exceptions; but what the caller was handling is not a cause."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    while (before := error.__cause__ or _import_before(error)) is not None:
+        error = before
     return error
+
+
+def _import_before(error: BaseException) -> BaseException | None:
+    """Give the import that failed before another was tried instead."""
+    tried = isinstance(error, ImportError) and not error.__suppress_context__
+    return error.__context__ if tried and isinstance(error.__context__, ImportError) else None
 
 
 def _package_of(error: BaseException, library: str) -> str:

@@ -160,10 +160,10 @@ class Processes:
     grows = False
 
     def __init__(
-        self, names: tuple[str, ...], advice: str = MEMORY, *, forks: bool = False
+        self, names: tuple[str, ...], advice: str = MEMORY, *, forks: Callable[[], bool] = bool
     ) -> None:
         self.unopened = [Seat(name, name, advice) for name in names]
-        self.forks = forks  # whether they begin as copies of this process
+        self.forks = forks  # says whether one begins as a copy of this process
         self.cpus = names.count("cpu")
         self.processes: dict[Seat, Process] = {}
         self.places: dict[int, Seat] = {}  # by the file descriptors of their connections
@@ -180,11 +180,12 @@ class Processes:
             environment = dict.fromkeys(THREADS, threads) | environment
         try:
             with signals_blocked():  # until the worker is known here
-                process = self.processes[place] = Process.start(environment, forks=self.forks)
+                process = self.processes[place] = Process.start(environment, forks=self.forks())
                 self.places[process.connection.fileno()] = place
                 self.poll.register(process.connection, select.POLLIN)
         except OSError as error:
-            what = f"the worker on {place.device} did not start: {error.strerror}"
+            worker = f"the worker on {place.device}" if place.device else "a worker process"
+            what = f"{worker} did not start: {error.strerror}"
             raise ShardwrightError(what, fix=_LIMITS) from error
 
     def send(self, place: Seat, content: object) -> None:

@@ -107,9 +107,7 @@ class Local:
         from shardwright.engine.devices import Processes
         from shardwright.engine.pool import run_on
 
-        # A task may read from an object store, and the client of some does not work in a copy.
-        may = may_fork_to_read() and "obstore" not in sys.modules
-        forks = _may_fork() if instead is None else may
+        forks = _may_fork if instead is None else _may_fork_to_fetch
         crew = Processes(("",) * self.workers, self.advice, forks=forks)
         yield from run_on(crew, _Each(function), chain(first, waiting), instead, None)
 
@@ -170,6 +168,14 @@ def may_fork_to_read() -> bool:
     """
     alone = threading.active_count() == 1 and "ray" not in sys.modules
     return sys.platform == "linux" and alone
+
+
+def _may_fork_to_fetch() -> bool:
+    """Whether a fork is safe where a task may read from an object store.
+
+    The client of some does not work in a copy.
+    """
+    return may_fork_to_read() and "obstore" not in sys.modules
 
 
 @contextmanager

@@ -283,9 +283,22 @@ def require_writable(folder: Location) -> None:
     there = _existing(folder)
     if not there.is_dir():
         raise UsageError("is not a folder", path=there, fix="give another to write to")
-    if not os.access(there, os.W_OK | os.X_OK):
+    if not os.access(there, os.W_OK | os.X_OK) or not _takes_files(there):
         fix = "change its permissions, or give another folder"
         raise StorageError("cannot write to this folder", path=there, fix=fix)
+
+
+def _takes_files(folder: Path) -> bool:
+    """Whether files can be made there: /proc and the like allow it, and then fail."""
+    if os.statvfs(folder).f_blocks:
+        return True
+    import tempfile  # here, because it is rarely needed
+
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
 
 
 def require_space(folder: Location, what: str, needed: int, instead: str = "") -> None:

@@ -317,7 +317,10 @@ class RemotePlace:
                 objects.abort(key, upload)
             return ours
 
-        uploads = tried(lambda: list(objects.uploads(prefix)), where)
+        try:
+            uploads = tried(lambda: list(objects.uploads(prefix)), where)
+        except NoUploadError:  # so says rclone
+            return 0
         return sum(together(lambda each: tried(lambda: abort(each), where), uploads))
 
     def replaced(self, etags: Mapping[str, str]) -> frozenset[str]:

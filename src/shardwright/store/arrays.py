@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from shardwright.store.npy import BadArrayError
 
 Array = npt.NDArray[Any]
 
+_CHUNK = 1 << 20  # bytes: stays in the processor's cache, and bounds our memory
 _THREADS = 16  # a disk commits in one go what waits together
 _SHARE = 8  # files a thread has open at most: macOS allows a process 256
 _BFLOAT16_INFINITY = 0x7F80  # its bits
@@ -86,17 +86,12 @@ def read_array(path: Path, component: Component) -> Array:
     """Read one array as it is stored, or raise BadArrayError."""
     with open(npy.open_array(path), "rb", buffering=0) as file:
         size, shape = content.check(file.fileno(), component)
-        return _numbers(file, size, shape, component)
-
-
-def _numbers(file: FileIO, size: int, shape: Shape, component: Component) -> Array:
-    """Read the numbers at the end of a checked file."""
-    data_bytes = component.nbytes(shape)
-    try:
-        file.seek(size - data_bytes)
-        array: Array = np.fromfile(file, component.header_dtype)
-    except OSError:
-        raise BadArrayError("unreadable") from None
+        data_bytes = component.nbytes(shape)
+        try:
+            file.seek(size - data_bytes)
+            array: Array = np.fromfile(file, component.header_dtype)
+        except OSError:
+            raise BadArrayError("unreadable") from None
     if array.nbytes != data_bytes:  # it changed since it was checked
         raise BadArrayError("truncated" if array.nbytes < data_bytes else "trailing_bytes")
     return array.reshape(shape)
@@ -151,12 +146,26 @@ def check_values(fd: int, size: int, shape: Shape, component: Component) -> None
     if not component.is_array:
         _decode(fd, size, shape)
         return
-    with open(os.dup(fd), "rb", buffering=0) as file:
-        array = _numbers(file, size, shape, component)
-    if fault := _fault(array, component):
+    kind = np.dtype(component.header_dtype)
+    offset, first, fault = size - component.nbytes(shape), None, None
+    constant = size - offset > kind.itemsize
+    while offset < size:
+        try:
+            data = os.pread(fd, min(_CHUNK, size - offset), offset)
+        except OSError:
+            raise BadArrayError("unreadable") from None
+        numbers = np.frombuffer(data, kind, len(data) // kind.itemsize)
+        if not len(numbers):
+            raise BadArrayError("truncated")
+        offset += numbers.nbytes
+        bits = numbers.view(f"<u{kind.itemsize}")
+        first = bits[0] if first is None else first
+        constant = constant and bool((bits == first).all())
+        if (found := _fault(numbers, component)) and fault != "nan":
+            fault = found
+    if fault is not None:
         raise BadArrayError(fault)
-    bits = array.reshape(-1).view(f"<u{array.itemsize}")
-    if component.is_never_constant and len(bits) > 1 and (bits == bits[0]).all():
+    if constant and component.is_never_constant:
         raise BadArrayError("constant")
 
 

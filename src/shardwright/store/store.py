@@ -6,7 +6,6 @@ with the records, and not in a copy. So it is the same however often that run wa
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
@@ -16,6 +15,7 @@ import xxhash
 
 from shardwright import recipes, regular
 from shardwright.errors import DamageError, ProvenanceError
+from shardwright.interrupts import check
 from shardwright.layout import EMPTY_FOLDER, JSONL_NAME, STATE_FOLDER
 from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile
 from shardwright.recipes.compare import differences
@@ -27,6 +27,7 @@ from shardwright.store.journal import journal_path
 from shardwright.validate import as_text, place, place_or_none
 
 IDENTITY = "identity.json"
+_CHUNK = 1 << 20
 _RECIPE = "recipe.json"
 
 
@@ -174,9 +175,12 @@ def make_identity(store: Store) -> None:
     path = store.state / IDENTITY
     if path.exists() or not store.jsonl.is_file() or not store.jsonl.stat().st_size:
         return
+    hasher = xxhash.xxh3_128()
     with files.explained(store.jsonl), regular.unbuffered(store.jsonl) as file:
-        digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
-    provenance.write_document(path, msgspec.json.encode(_Identity(id=digest)))
+        while piece := file.read(_CHUNK):
+            check()
+            hasher.update(piece)
+    provenance.write_document(path, msgspec.json.encode(_Identity(id=hasher.hexdigest())))
 
 
 class Places(NamedTuple):

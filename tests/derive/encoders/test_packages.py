@@ -79,7 +79,7 @@ def test_behind_real_libraries_a_torchvision_of_another_torch_is_named_with_its_
         (
             "import not_installed.part",
             "broken_one does not work (ModuleNotFoundError: No module named 'not_installed'); "
-            "pip install --force-reinstall broken_one",
+            "pip install not_installed",
         ),
         (
             "raise OSError('libcudart.so.13: cannot open shared object file')",
@@ -155,6 +155,17 @@ def test_damaged_weights_are_reported_as_such_also_while_another_error_is_handle
     except ImportError:
         with pytest.raises(UsageError, match=r"cannot be loaded as .*; download the model again$"):
             _ = encoder(name, folder)._model
+
+
+def test_the_first_of_two_imports_that_failed_is_the_cause_unless_it_is_hidden() -> None:
+    def imported(end: str) -> BaseException:
+        code = f"try:\n import not_there\nexcept ImportError:\n raise ImportError('no'){end}"
+        with pytest.raises(ImportError) as caught:
+            exec(code)
+        return caught.value
+
+    assert "pip install not_there" in str(broken("library", imported("")))
+    assert "(ImportError: no)" in str(broken("library", imported(" from None")))
 
 
 def test_a_damaged_file_is_not_taken_for_a_broken_library() -> None:

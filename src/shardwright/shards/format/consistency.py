@@ -10,7 +10,7 @@ from msgspec import UNSET
 from shardwright.progress import quantity
 from shardwright.recipes import Recipe
 from shardwright.recipes.compare import differences
-from shardwright.shards.format.manifest import Manifest
+from shardwright.shards.format.manifest import Manifest, ShardEntry
 from shardwright.store import provenance
 
 
@@ -45,14 +45,21 @@ def _packed(samples: int, shards: int) -> str:
 
 
 def mixed_runs(manifest: Manifest) -> Iterator[str]:
-    """Find runs whose arrays were made with other settings than those of earlier runs."""
-    before: dict[str, provenance.Settings] = {}  # by component
-    for number, entries in manifest.by_run().items():
+    """Find runs whose arrays were made with other settings than those of an earlier run."""
+    first: dict[str, tuple[int, provenance.Settings]] = {}  # by component
+    by_run = manifest.by_run()
+    for number, entries in by_run.items():
         now = provenance.settings_in(manifest.runs[number].provenance)
-        if listed := provenance.differences(before, now)[1]:
-            run = f"run {number + 1} ({quantity(len(entries), 'shards')}"
-            yield f"{run}, for example {entries[0].path}) packed other arrays than before: {listed}"
-        before = now | before
+        for name, settings in now.items():
+            first.setdefault(name, (number, settings))
+        for other in sorted({first[name][0] for name in now}):
+            before = {name: settings for name, (run, settings) in first.items() if run == other}
+            changed, listed = provenance.differences(before, now)
+            if changed:
+                yield (
+                    f"{_run(number, entries)} packed other arrays than "
+                    f"{_run(other, by_run[other])}: {listed}"
+                )
 
 
 def other_recipe(manifest: Manifest, recipe: Recipe) -> str:
@@ -90,3 +97,8 @@ def store_ids(manifest: Manifest) -> list[str]:
 def unknown_settings(manifest: Manifest, entries: Mapping[str, provenance.Entry]) -> list[str]:
     """Name the components whose settings only the shards or only a store records."""
     return sorted({name for made in _settings(manifest) for name in made} ^ entries.keys())
+
+
+def _run(number: int, entries: list[ShardEntry]) -> str:
+    count = quantity(len(entries), "shards")
+    return f"run {number + 1} ({count}, for example {entries[0].path})"

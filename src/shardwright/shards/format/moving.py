@@ -1,13 +1,15 @@
 """The stage of ``build``, and how its finished shards move from there to their places.
 
-A stage has the layout of a shard folder, in the state folder of the output, where no loader looks.
-A shard keeps its number or gets a smaller one, if a task before it made no shard.
+It is in the state folder of the output, where no loader looks. Each attempt at a shard has a folder
+there, with the layout of a shard folder. A shard keeps its number or gets a smaller one, if a task
+before it made no shard.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import overload
 
@@ -22,9 +24,10 @@ from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.names import bucket_folder, existing_buckets
 from shardwright.shards.format.records import records_name
 from shardwright.storage import files
-from shardwright.storage.urls import Location, Url
+from shardwright.storage.urls import Location, Url, names
 
 STAGE_FOLDER = "build"
+_ATTEMPT = re.compile("[0-9a-f]{16}")
 _FIX = "build again with --overwrite"
 
 
@@ -39,11 +42,22 @@ def stage_of(output: Location) -> Location:
 
 def remove_stage(output: Path) -> None:
     """Remove the stage with all that a build has left there."""
+    _remove_all(stage_of(output))
+
+
+def remove_attempts(output: Path, keep: Collection[str]) -> None:
+    """Remove what attempts at shards have left in the stage, except some attempts."""
     stage = stage_of(output)
-    for path in sorted(stage.rglob("*")):
+    for name in names(stage):
+        if _ATTEMPT.fullmatch(name) and name not in keep:
+            _remove_all(stage / name)
+
+
+def _remove_all(folder: Path) -> None:
+    for path in sorted(folder.rglob("*")):
         if path.is_file():
             files.remove(path)
-    files.remove_empty_folders(stage)
+    files.remove_empty_folders(folder)
 
 
 def sync_stage(output: Path) -> None:

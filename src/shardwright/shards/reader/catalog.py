@@ -284,38 +284,57 @@ def components_of(found: Manifest) -> dict[str, ComponentInfo]:
     return described
 
 
-class EmptyCaption(dict[str, NDArray[Any]]):
+class EmptyCaption:
     """The arrays and masks of the empty caption, by the suffixes of their members.
 
-    Values are as in a sample.
+    Values are as in a sample. A file is read when it is first asked for.
     """
 
     def __init__(self, folder: Folder, recipe: Recipe | None, checksums: Mapping[str, str]) -> None:
-        self._folder, self._recipe = folder.name, recipe
-        read = folder.read_files([empty_name(suffix) for suffix in checksums])
-        for (suffix, checksum), data in zip(checksums.items(), read, strict=True):
-            path = f"{folder.name}/{empty_name(suffix)}"
-            if data is None:
-                what = "no such file, but the manifest lists it"
-                raise InputMissingError(what, path=path, fix=COPY)
-            if xxhash.xxh3_64_hexdigest(data) != checksum:
-                raise DamageError("is damaged, or not the one in the manifest", path=path, fix=COPY)
-            try:
-                array = decode.array(memoryview(data))
-            except BadMemberError as error:
-                raise DamageError(f"is damaged ({error})", path=path, fix=COPY) from None
-            half = recipe is not None and recipe.arrays[suffix].dtype == BFLOAT16
-            self[suffix] = widened(array) if half else array.copy()
+        self._folder, self._recipe, self._checksums = folder, recipe, checksums
+        self._read: dict[str, NDArray[Any]] = {}
 
-    def __missing__(self, suffix: str) -> NDArray[Any]:
+    def __getitem__(self, suffix: str) -> NDArray[Any]:
+        if suffix not in self._read:
+            self._require_listed(suffix)
+            self._read[suffix] = self._load(suffix)
+        return self._read[suffix]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._checksums)
+
+    def __len__(self) -> int:
+        return len(self._checksums)
+
+    def keys(self) -> Iterator[str]:
+        """Name what there is, so that ``dict`` reads it all."""
+        return iter(self)
+
+    def _require_listed(self, suffix: str) -> None:
+        name = self._folder.name
         if self._recipe is None:
             what = "has no manifest, so nothing is known of the empty caption"
             copy = f"copy {STATE_FOLDER} along with the shards"
-            raise InputMissingError(what, path=self._folder, fix=copy)
+            raise InputMissingError(what, path=name, fix=copy)
         if suffix not in (texts := empty_members(self._recipe)):
             there = f"there are {', '.join(texts)}" if texts else None
-            what = f"empty: {suffix} is not made from a caption"
-            raise UsageError(what, path=self._folder, fix=there)
-        what = f"has no {suffix} of the empty caption, because its store had none"
-        fix = "run shardwright derive once more, then pack with --append"
-        raise InputMissingError(what, path=self._folder, fix=fix)
+            raise UsageError(f"empty: {suffix} is not made from a caption", path=name, fix=there)
+        if suffix not in self._checksums:
+            what = f"has no {suffix} of the empty caption, because its store had none"
+            fix = "run shardwright derive once more, then pack with --append"
+            raise InputMissingError(what, path=name, fix=fix)
+
+    def _load(self, suffix: str) -> NDArray[Any]:
+        path = f"{self._folder.name}/{empty_name(suffix)}"
+        (data,) = self._folder.read_files([empty_name(suffix)])
+        if data is None:
+            what = "no such file, but the manifest lists it"
+            raise InputMissingError(what, path=path, fix=COPY)
+        if xxhash.xxh3_64_hexdigest(data) != self._checksums[suffix]:
+            raise DamageError("is damaged, or not the one in the manifest", path=path, fix=COPY)
+        try:
+            array = decode.array(memoryview(data))
+        except BadMemberError as error:
+            raise DamageError(f"is damaged ({error})", path=path, fix=COPY) from None
+        half = self._recipe is not None and self._recipe.arrays[suffix].dtype == BFLOAT16
+        return widened(array) if half else array.copy()
