@@ -31,10 +31,7 @@ COMMANDS = (
 WRITE = os.environ.get("SHARDWRIGHT_GOLDEN") == "write"
 # In make test there is time for these only, beside all cases of the first layout.
 MAIN = ("derive", "update", "pack", "pack-sync", "build", "build-to-url")
-MORE = (
-    *("derive-more", "prune", "status", "pack-split", "pack-append", "pack-overwrite"),
-    *("build-append", "build-from", "verify"),
-)
+MORE = ("prune", "status", "pack-split", "build-from", "verify")
 FIRST = LAYOUTS[0]
 
 
