@@ -122,7 +122,7 @@ def served(making: Making, device: str, sink: Drawing[Any], pictures: int) -> It
 
 
 class Hearing(ABC, Generic[Task]):
-    """Gives tasks to devices, and hears what becomes of them."""
+    """Gives tasks to devices, and takes the messages about them."""
 
     def __init__(
         self,

@@ -212,7 +212,7 @@ class LocalPlace:
         return {}
 
     def abandon(self, names: Collection[str] | None = None) -> None:
-        """Do nothing: the next writer removes what is half written."""
+        """Do nothing: the next run here removes what is half written."""
 
     def replaced(self, etags: Mapping[str, str]) -> frozenset[str]:
         """Name none: a lock keeps others from replacing files."""
