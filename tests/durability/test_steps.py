@@ -121,9 +121,9 @@ def test_steps_are_done_completely_or_not_at_all_also_when_they_are_done_again(
 
 def in_use(held: Contents) -> Contents:
     """Give what readers of a store go by: its arrays, records, facts, provenance and recipe."""
-    arrays = {name: data for name, data in held.items() if not name.startswith(".shardwright")}
-    beside = {name: held.get(f".shardwright/{name}") for name in BESIDE}
-    return without_tmp({name: data for name, data in arrays.items() if data is not None} | beside)
+    used = {f".shardwright/{name}" for name in BESIDE}
+    used |= {name for name, data in held.items() if data and not name.startswith(".shardwright")}
+    return without_tmp({name: data for name, data in held.items() if name in used})
 
 
 @pytest.mark.usefixtures("one_order")
