@@ -113,6 +113,34 @@ def test_modules_are_short() -> None:
 
 def test_only_storage_asks_whether_bytes_are_here_or_at_an_object_store() -> None:
     kinds = r"isinstance\([^()]+,\s*\(?(?:urls\.)?(?:Url|Path|\w*Remote\w*|\w*Local\w*)\b"
-    asks = re.compile(rf"{kinds}|\bis_(?:url|remote|local)\(")
+    text = r"\"://\"|\bSTORES\b|\"(?:boto3|obstore)\""
+    asks = re.compile(rf"{kinds}|\bis_(?:url|remote|local)\(|{text}")
     outside = [path for path in MODULES if path.parent != SOURCE / "storage"]
     assert [str(path) for path in outside if asks.search(path.read_text())] == []
+
+
+# Whatever changes the names on a disk, wherever that is.
+CHANGES = {"rename", "replace", "renames", "link", "symlink", "truncate", "rmdir", "removedirs"}
+CHANGES = {f"os.{name}" for name in CHANGES | {"unlink", "remove", "mkdir", "makedirs"}}
+CHANGES |= {"shutil.rmtree", "shutil.move", "shutil.copy", "shutil.copy2", "shutil.copyfile"}
+CHANGES_OF_A_PATH = {"unlink", "rename", "mkdir", "rmdir", "touch", "symlink_to", "hardlink_to"}
+MAY_CHANGE = {
+    "storage/disk.py": "here the calls are",
+    "storage/cache.py": "nothing in a cache has to be durable",
+}
+
+
+def changes(path: Path) -> Iterator[str]:
+    """Find the calls that change a disk without the seam for faults."""
+    for call in ast.walk(ast.parse(path.read_text())):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            owner, name = ast.unparse(call.func.value), call.func.attr
+            of_a_path = name in CHANGES_OF_A_PATH and owner not in ("_disk", "steps", "self")
+            if ast.unparse(call.func) in CHANGES or of_a_path:
+                yield f"line {call.lineno}: {ast.unparse(call)}"
+
+
+def test_a_disk_is_changed_only_where_tests_inject_faults() -> None:
+    found = {str(path.relative_to(SOURCE)): list(changes(path)) for path in MODULES}
+    assert {name: calls for name, calls in found.items() if calls and name not in MAY_CHANGE} == {}
+    assert all(found[name] for name in MAY_CHANGE)

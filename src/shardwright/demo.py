@@ -95,7 +95,7 @@ def demo(
     files.make_folder(images)
     files.write(root / _MARKER, b"shardwright demo may overwrite everything in this folder\n")
     for earlier in images.glob("demo*.*"):  # of a run with more pictures
-        earlier.unlink()
+        files.remove(earlier)
     sizes = given.recipe.buckets[:_SIZES]
     for number in range(pictures):
         _make_picture(images / f"demo{number:03}", sizes[number % len(sizes)], number)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardwright import look, pack, status, verify
+from shardwright import look, migrate, pack, recipe, status, verify
 from shardwright.deriving.changes import find
 from shardwright.deriving.sources import Source
 from shardwright.errors import ProvenanceError
@@ -226,6 +226,8 @@ def test_a_store_in_the_middle_of_renaming_is_read_by_no_command(
         lambda: verify(derived, workers=1),
         lambda: status(derived_dir=derived, workers=1),
         lambda: look(derived, report=tmp_path / "report.html"),
+        lambda: recipe(derived_dir=derived),
+        lambda: migrate(derived_dir=derived, workers=1),
     ):
         with pytest.raises(ProvenanceError) as error:
             read()

@@ -15,7 +15,8 @@ from shardwright.storage.files import using
 from shardwright.storage.steps import Steps
 from tests.durability.folders import Contents, restore
 from tests.durability.powercut import RecordingDisk, replay
-from tests.durability.soak import Tally
+from tests.durability.scenarios import scenario
+from tests.durability.soak import Tally, some
 from tests.faults import Killed, KillingDisk, contents
 
 Run = Callable[[Path], object]
@@ -43,6 +44,7 @@ END: Contents = {
     "arrays/right": b"left",
     "records": b"new records",
 }
+BESIDE = ("facts.jsonl", "provenance.json", "recipe.json")  # in .shardwright
 
 
 def change(folder: Path) -> None:
@@ -115,6 +117,34 @@ def test_steps_are_done_completely_or_not_at_all_also_when_they_are_done_again(
             assert without_tmp(contents(place)) == END
             tally(faults_while_steps_are_done_again=1)
     assert listed > 10
+
+
+def in_use(held: Contents) -> Contents:
+    """Give what readers of a store go by: its arrays, records, facts, provenance and recipe."""
+    used = {f".shardwright/{name}" for name in BESIDE}
+    used |= {name for name, data in held.items() if data and not name.startswith(".shardwright")}
+    return without_tmp({name: data for name, data in held.items() if name in used})
+
+
+@pytest.mark.usefixtures("one_order")
+@pytest.mark.parametrize("name", ["exchange ids", "change the recipe", "recompute", "update"])
+def test_records_facts_provenance_and_arrays_of_a_run_change_together_or_not_at_all(
+    name: str, folder: Path
+) -> None:
+    case, between, refused = scenario(name, folder), list[Contents](), 0
+    assert case.start is not None
+    ends = [in_use(case.start), in_use(case.expected)]
+    assert ends[0] != ends[1]
+    for at in some(range(1, case.calls + 1), 20):
+        case.reset()
+        with using(KillingDisk(at)), pytest.raises(Killed):
+            case.run(case.first)
+        if steps.under_way(case.output):
+            refused += 1
+        elif (left := in_use(contents(case.output))) not in (*ends, *between):
+            between.append(left)
+    assert refused > 2
+    assert len(between) == (name == "update")  # which prunes first
 
 
 def test_what_was_to_replace_a_file_is_discarded_when_the_steps_cannot_be_listed(

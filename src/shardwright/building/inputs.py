@@ -209,7 +209,7 @@ def changed(row: Row) -> tuple[str, str] | None:
     if extents.expected(row.file, row.mtime_ns, row.xxh3):
         return None
     try:
-        now = state_of(row.file)
+        now = extents.state(row.file)
         if now == row.state:
             return None
         if row.image is None:
@@ -243,16 +243,10 @@ def fingerprint(tar: Readable, spans: Iterable[Span]) -> str:
     return hasher.hexdigest()
 
 
-def state_of(path: str) -> sources.State:
-    """Give the size and the time of a local file."""
-    found = os.stat(path)
-    return found.st_size, found.st_mtime_ns
-
-
 def _state(found: Found, tar: str) -> sources.State | None:
     """Give the size and time of a tar, if it can be found."""
     with suppress(OSError):
-        return found.tars[tar] or state_of(tar)
+        return found.tars[tar] or extents.state(tar)
     return None
 
 

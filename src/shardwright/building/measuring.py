@@ -25,7 +25,6 @@ from shardwright.building.inputs import (
     as_text,
     fingerprint,
     head_of,
-    state_of,
 )
 from shardwright.deriving import captions, images, sources
 from shardwright.deriving.images import DECODER_DIED, BadImageError
@@ -205,7 +204,7 @@ def _file(task: _Task, source: sources.Source, died: str = "") -> Measured:
     try:
         _require_names(image_id, path)
         place = images.fetched(source.place, head=True)
-        state = (place.size, place.mtime_ns) if isinstance(place, extents.Part) else state_of(place)
+        state = extents.state(place)
         size, begins = images.measure(place), head_of(place)
     except BadImageError as error:
         return _left(task, image_id, path, *error.args)
@@ -281,7 +280,7 @@ def _is_known(source: sources.Source, line: bytes) -> bool:
     """Whether an image file is one that is in a shard; one that cannot be read is not."""
     place = source.place
     try:
-        state = (place.size, place.mtime_ns) if isinstance(place, extents.Part) else state_of(place)
+        state = extents.state(place)
         return built.decode(line).is_same(source.path, place, state)
     except OSError:
         return False
@@ -302,7 +301,7 @@ def _members(task: _Task, passed: list[str]) -> Iterator[_Look]:
         return
     try:
         # Before its headers are read: what changes later is noticed.
-        state = task.state or state_of(path)
+        state = task.state or extents.state(path)
         tar = LocalFile(Path(path)) if task.state is None else None
     except OSError as error:
         yield partial(_left, task, "", path, "unreadable_tar", str(error.strerror))

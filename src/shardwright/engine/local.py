@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
 from shardwright import interrupts
 from shardwright.engine import DONE, Done, Message, Task
 from shardwright.errors import ShardwrightError
+from shardwright.storage.objects import works_in_a_copy
 from shardwright.validate import integer
 
 if TYPE_CHECKING:
@@ -171,11 +172,8 @@ def may_fork_to_read() -> bool:
 
 
 def _may_fork_to_fetch() -> bool:
-    """Whether a fork is safe where a task may read from an object store.
-
-    The client of some does not work in a copy.
-    """
-    return may_fork_to_read() and "obstore" not in sys.modules
+    """Whether a fork is safe where a task may read from an object store."""
+    return may_fork_to_read() and works_in_a_copy()
 
 
 @contextmanager

@@ -166,20 +166,21 @@ def open_source(flag: str, path: object, recipe: object, progress: Progress) -> 
     from shardwright.looking.shards import open_shards
     from shardwright.looking.stores import StoreSource
     from shardwright.shards.format.parts import is_packed, parts_of
+    from shardwright.storage.fetched import folder_at
     from shardwright.store.folders import is_store
     from shardwright.store.store import Store, find_recipe
     from shardwright.verifying.folder import is_shard_folder
 
     file = find_recipe(recipe)
     location = file.paths["store"] if path is None else as_text(flag, path)
-    if "://" in location:
-        return open_shards(location, progress)
     folder = Path(location)
-    if not folder.exists():
-        raise InputMissingError("no such folder", path=folder, fix="give a store or a shard folder")
-    if not folder.is_dir():
+    if folder.exists() and not folder.is_dir():
         fix = "give the store or the shard folder that it is in"
         raise UsageError("is a file", path=folder, fix=fix)
+    if folder_at(location).path is None:
+        return open_shards(location, progress)
+    if not folder.exists():
+        raise InputMissingError("no such folder", path=folder, fix="give a store or a shard folder")
     if is_store(folder):
         return StoreSource(Store.at(folder, given=file), progress)
     if is_packed(folder) or parts_of(folder) or is_shard_folder(folder):

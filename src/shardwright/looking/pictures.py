@@ -54,7 +54,6 @@ class Previews:
 
     def __init__(self, source: Source, folder: Path | None, *, decode: bool) -> None:
         self.source, self._folder, self._decode = source, folder, decode
-        self._trusted = "://" not in source.name  # a stranger's record may name any file
         self._previews: dict[str, Preview | None] = {}
         self._agreements: dict[str, Agreement | None] = {}
         self._cache: OrderedDict[object, bytes] = OrderedDict()
@@ -132,7 +131,7 @@ class Previews:
 
     def _places(self, path: str) -> Iterator[str]:
         if self._folder is None:
-            if self._trusted:
+            if self.source.is_trusted:  # a stranger's record may name any file
                 yield path
             return
         names = [name for name in path.split("/") if name not in ("", "..", ".")][-_DEEPEST:]

@@ -32,10 +32,9 @@ from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.shards.format.records import SampleFacts
 from shardwright.shards.reader.catalog import Catalog, Shard, open_catalog
 from shardwright.shards.reader.view import View
-from shardwright.storage import urls
-from shardwright.storage.fetched import folder_at
+from shardwright.storage.fetched import folder_at, listable
 from shardwright.storage.pieces import Folder, Piece
-from shardwright.storage.urls import STORES, Location
+from shardwright.storage.urls import Location
 from shardwright.store.arrays import widened
 from shardwright.store.attention import CROPPED, ENLARGED
 from shardwright.store.facts import LOST, TOKENS
@@ -85,6 +84,7 @@ class ShardSource:
 
     def __init__(self, name: str, folders: Mapping[str | None, Folder], progress: Progress) -> None:
         self.name = name
+        self.is_trusted = all(folder.is_trusted for folder in folders.values())
         self.parts: list[Part] = []
         first = 0
         for part, folder in folders.items():
@@ -201,10 +201,8 @@ class ShardSource:
 def open_shards(location: str, progress: Progress) -> ShardSource:
     """Open what is at a path or a URL."""
     parts: Mapping[str, Location] = {}
-    scheme, url, _ = location.partition("://")
-    if not url or scheme in STORES:  # others cannot be listed
-        folder = urls.location(location)
-        parts = {} if is_packed(folder) else parts_of(folder)
+    if (folder := listable(location)) is not None and not is_packed(folder):
+        parts = parts_of(folder)
     places = dict[str | None, str]((name, str(part)) for name, part in parts.items())
     paths = places or {None: location}
     folders = {name: folder_at(path, forks=False) for name, path in paths.items()}

@@ -53,6 +53,7 @@ class Source(Protocol):
     buckets: list[BucketCount]
     notes: list[str]  # about the source, for the user
     bytes_estimated: bool  # whether those of the buckets are
+    is_trusted: bool  # whether its records may name files of this machine
 
     def record(self, number: int) -> Record:
         """Read the record of a sample."""

@@ -42,6 +42,7 @@ class StoreSource:
     """The images on record in a store, ready or not, and those that failed."""
 
     kind = "store"
+    is_trusted = True
 
     def __init__(self, store: Store, progress: Progress) -> None:
         self.name = str(store.folder)

@@ -16,7 +16,7 @@ from shardwright.recipes.build import Table, Tables, chosen, filled, place
 from shardwright.recipes.compare import dtype_text, shape_text
 from shardwright.showing import RecipeComponent, RecipeSummary, ShippedRecipe
 from shardwright.storage import files
-from shardwright.store.store import recorded
+from shardwright.store.store import Store, recorded
 from shardwright.text import shown
 
 _WIDTH = 100  # of a line
@@ -61,9 +61,9 @@ def _in_force(given: str | None) -> RecipeFile:
 
 def _of_store(folder: Path) -> RecipeFile | None:
     """Give the recipe of a store as a file would; None if no run of ours has written to it."""
-    recipe = recorded(folder)
-    if recipe is None:
+    if recorded(folder) is None:
         return None
+    recipe = Store.at(folder).recipe
     origin, tables = str(folder), build.tables_of(recipe)
     origins = {place(name, key): origin for name in tables for key in tables[name]}
     return RecipeFile(recipe, {}, origin, origins, tables)

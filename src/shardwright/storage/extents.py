@@ -151,6 +151,14 @@ def opened(place: Extent, *, head: bool) -> Iterator[IO[bytes]]:
         yield io.BytesIO(read(place))
 
 
+def state(place: Extent) -> tuple[int, int]:
+    """Give the size and the time of a file, at a URL as they were listed."""
+    if isinstance(place, Part):
+        return place.size, place.mtime_ns
+    found = os.stat(place)
+    return found.st_size, found.st_mtime_ns
+
+
 def mtime_ns(part: Part) -> int:
     """Say when the tar of a part was written to last."""
     return part.mtime_ns if is_url(part.path) else os.stat(part.path).st_mtime_ns

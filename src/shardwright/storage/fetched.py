@@ -22,10 +22,11 @@ from shardwright.errors import (
     StorageError,
     UsageError,
 )
+from shardwright.storage import urls
 from shardwright.storage.cache import Cache
 from shardwright.storage.objects import LATER, NOW, pool, together, without_secrets
 from shardwright.storage.pieces import Folder, MappedFolder, Piece, Stamp, merge
-from shardwright.storage.urls import STORES, Url
+from shardwright.storage.urls import Location, Url
 
 AHEAD_BYTES = 1 << 28  # that a folder holds at most before they are asked for
 _GAP = 1 << 16  # bytes that are faster to fetch than a second request
@@ -40,6 +41,7 @@ class FetchedFolder:
     """A folder at an object store, or on any other file system that fsspec knows."""
 
     can_replace = False
+    is_trusted = False
     groups_ahead = 8  # as far as they fit into memory: a store is slow to answer, but many at once
 
     def __init__(
@@ -116,7 +118,7 @@ class FetchedFolder:
         """Connect; what reads belongs to this process, as a fork cannot use its connections."""
         if self._opened is None or self._opened[0] != os.getpid():
             # Our client of Azure and Google hangs in a forked process.
-            ours = ("s3",) if self._forks else STORES
+            ours = ("s3",) if self._forks else urls.STORES
             if self._url.partition("://")[0] in ours and not self._options:
                 read, many = _by_our_client(Url(self._url)), True
             else:
@@ -140,6 +142,12 @@ def folder_at(
     if os.path.isfile(location):
         raise UsageError("is a file", path=location, fix="give the folder that holds the shards")
     return MappedFolder(Path(location))
+
+
+def listable(location: str) -> Location | None:
+    """Give a folder at a path or a URL; None if only fsspec knows it, which does not list it."""
+    scheme, _, rest = location.partition("://")
+    return urls.location(location) if not rest or scheme in urls.STORES else None
 
 
 def _holds(outer: Piece, piece: Piece) -> bool:

@@ -72,6 +72,7 @@ class MappedFolder:
     """A folder on a local file system."""
 
     can_replace = True  # whether files are ever replaced there
+    is_trusted = True  # whether its records may name files of this machine
     groups_ahead = 2  # groups of pieces to announce before they are read
 
     def __init__(self, path: Path) -> None:
