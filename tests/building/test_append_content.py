@@ -111,16 +111,46 @@ def test_an_image_whose_time_alone_has_changed_is_there(tmp_path: Path, split: s
     assert (summary.already_there, summary.left_out) == (8, {})
 
 
-def test_shards_without_the_content_of_their_images_go_by_the_path(tmp_path: Path) -> None:
-    images, store, output = make_images(tmp_path / "images", 3), tmp_path / "s", tmp_path / "out"
-    derive(images, derived_dir=store, recipe=write_recipe(tmp_path), encoders="sketch")
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of images whose paths are relative."""
+    make_images(tmp_path / "images", 3)
+    monkeypatch.chdir(tmp_path)
+    derive("images", derived_dir="store", recipe=write_recipe(tmp_path), encoders="sketch")
+    return tmp_path / "store"
+
+
+def test_a_second_data_set_of_the_same_paths_is_not_taken_for_what_pack_has_packed(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "out"
     pack(derived_dir=store, output_dir=output, workers=1)
-    assert build(images, output, append=True).already_there == 3
-    moved = images.rename(tmp_path / "moved")
+    before = records(output)
+    assert build(Path("images"), output, append=True).already_there == 3
+    elsewhere = tmp_path / "elsewhere"
+    for number in range(3):
+        save(elsewhere / f"images/img{number:03}.png", gradient(96, 64, 77 + number))
+        (elsewhere / f"images/img{number:03}.txt").write_text("another one")
+    monkeypatch.chdir(elsewhere)
+    summary = build(Path("images"), output, append=True)
+    assert (summary.already_there, summary.left_out["duplicate_id"].count) == (0, 3)
+    assert records(output) == before
+    moved = (tmp_path / "images").rename(tmp_path / "moved")
+    assert build(moved, output, append=True).already_there == 3
+
+
+def test_shards_without_the_content_of_their_images_go_by_the_path(
+    store: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    (store / ".shardwright/facts.jsonl").unlink()
+    pack(derived_dir=store, output_dir=output, workers=1)
+    assert build(tmp_path / "images", output, append=True).already_there == 3
+    moved = (tmp_path / "images").rename(tmp_path / "moved")
     summary = build(moved, output, append=True)
     assert (summary.already_there, summary.left_out["duplicate_id"].count) == (0, 3)
     assert ledger(output)[0]["detail"] == (
-        f"the shards have this image_id for {images}/img000.png, and what it was is not on record"
+        "the shards have this image_id for images/img000.png, and what it was is not on record"
     )
 
 

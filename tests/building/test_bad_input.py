@@ -265,6 +265,8 @@ def test_members_of_tars_that_have_no_key_are_counted_and_one_is_named(tmp_path:
     flags = ("--recipe", write_recipe(tmp_path), "--encoders", "sketch")
     done = run("build", tmp_path / "tars", *flags, "--output-dir", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    said = "3 members of tars skipped: their names are not like KEY.jpg, for example "
-    assert f"{said}{first}/README" in done.stderr
+    said = "tar members skipped: not named like KEY.jpg, for example "
+    assert f"3 {said}{first}/README" in done.stderr
     assert sorted(records(tmp_path / "out")) == ["k", "l"]
+    one = run("build", first, *flags, "--output-dir", tmp_path / "one")
+    assert f"1 {said.replace('members', 'member')}{first}/README" in one.stderr

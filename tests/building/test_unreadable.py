@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from shardwright import Progress, TooManyFailuresError
 from shardwright.building.commits import Commits
@@ -92,6 +93,24 @@ def test_a_picture_that_gives_an_error_of_the_disk_when_it_is_read_is_unreadable
     done = sick(tmp_path, "build", images, *flags, "--output-dir", tmp_path / "out")
     assert done.returncode == 3, done.stderr
     assert reasons(tmp_path / "out") == {"img001.png": "unreadable"}
+
+
+@pytest.mark.parametrize("command", ["build", "derive"])
+def test_a_picture_whose_decoder_hides_the_error_of_the_disk_is_unreadable(
+    images: Path, tmp_path: Path, command: str
+) -> None:
+    # Its size is at its end, and Pillow only warns where that cannot be read.
+    Image.effect_noise((300, 300), 80).save(images / "img002.tiff", compression="tiff_lzw")
+    (images / "img002.png").unlink()
+    (images / "img003.png").write_bytes(b"this is no picture")
+    failing, recipe = tmp_path / "failing", write_recipe(tmp_path)
+    place = "--output-dir" if command == "build" else "--derived-dir"
+    flags = ("--recipe", recipe, "--encoders", "sketch", place, tmp_path / "out")
+    fail(failing, errno.EIO, "img002.tiff", readable=1 << 15)
+    done = sick(failing, command, images, *flags)
+    assert done.returncode == 3, done.stderr
+    assert f"  unreadable: 1 (for example {images}/img002.tiff)" in done.stdout
+    assert f"  broken_image: 1 (for example {images}/img003.png)" in done.stdout
 
 
 def test_a_plan_with_many_unreadable_images_in_a_row_is_not_kept(tmp_path: Path) -> None:

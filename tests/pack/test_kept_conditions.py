@@ -212,15 +212,19 @@ def test_a_list_whose_file_has_changed_is_reported(
     assert len(all_ids(output)) == 23
 
 
-def test_overwriting_a_damaged_manifest_warns_that_its_conditions_are_unknown(
-    store: Store, output: Path
+@pytest.mark.parametrize("state", ["damaged", "missing"])
+def test_overwriting_without_a_good_manifest_warns_that_its_conditions_are_unknown(
+    store: Store, output: Path, state: str
 ) -> None:
-    packed(store, output, where="rating > 0")
+    assert "warning" not in packed(store, output, where="rating > 0", overwrite=True)
     path = output / ".shardwright/manifest.json"
-    path.write_bytes(path.read_bytes()[:100])
+    if state == "damaged":
+        path.write_bytes(path.read_bytes()[:100])
+    else:
+        path.unlink()
     log = packed(store, output, overwrite=True)
     assert (
-        f"warning: {output}: its manifest is damaged, so the conditions, lists and split of the "
+        f"warning: {output}: its manifest is {state}, so the conditions, lists and split of the "
         "last run are unknown, and only those given now apply" in log
     )
 

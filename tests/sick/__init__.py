@@ -19,8 +19,11 @@ def sick(
     return run(*arguments, cwd=cwd, PYTHONPATH=str(_HERE), FAILING=str(failing))
 
 
-def fail(failing: Path, number: int, *images: str) -> None:
-    """Have images fail with an error of the system, until ``failing`` no longer lists them."""
+def fail(failing: Path, number: int, *images: str, readable: int | None = None) -> None:
+    """Have images fail with an error of the system, until ``failing`` no longer lists them.
+
+    So does opening them, or else reading more than the first ``readable`` bytes.
+    """
     failing.mkdir(exist_ok=True)
     for name in images:
-        (failing / name).write_text(str(number))
+        (failing / name).write_text(str(number) + (f" {readable}" if readable else ""))

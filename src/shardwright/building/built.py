@@ -1,7 +1,8 @@
 """Which images are in the shards: what each one was, so that an append knows it again.
 
-Every run of a build leaves a file of its own in the state folder. Shards that ``pack`` or an
-earlier version made have none; of them only the paths in the records are known.
+Every run of a build leaves a file of its own in the state folder. Shards that ``pack`` made have
+none; of them the records know the paths and the hashes, and of those of an earlier version only
+the paths.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Built(msgspec.Struct, frozen=True, array_like=True, gc=False):
     path: str  # as in the record; blank where it has none, in shards of an earlier version
     file_bytes: int = 0  # of its file, or of its tar
     mtime_ns: int = 0
-    own_bytes: int = 0  # of the image itself
+    own_bytes: int = 0  # of the image itself; 0 if it is not known, as what is before
     xxh3: str = ""  # of all of these; blank if it is not known
 
     @property
@@ -44,7 +45,7 @@ class Built(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def is_same(self, path: str, place: Extent, state: State) -> bool:
         """Whether an image is this one, by what is in it; ``state`` is that of its file or tar.
 
-        It is read only if it is as large, and was moved or written to; raises OSError.
+        It is read only if it may be as large, and was perhaps moved or written to; raises OSError.
         """
         if not self.path:
             return True
@@ -56,7 +57,7 @@ class Built(msgspec.Struct, frozen=True, array_like=True, gc=False):
         if named_alike and state == (self.file_bytes, self.mtime_ns):
             return True
         size = place.size if isinstance(place, Part) else state[0]
-        return size == self.own_bytes and image_file(place).xxh3 == self.xxh3
+        return self.own_bytes in (0, size) and image_file(place).xxh3 == self.xxh3
 
     def is_named(self, path: str) -> bool:
         """Whether it has this path."""

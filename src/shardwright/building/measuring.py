@@ -100,9 +100,9 @@ def measured(
                 progress.advance(len(rows))
                 yield from rows
     if passed:
-        skipped = quantity(sum(count for count, _ in passed), "members of tars")
+        skipped = quantity(sum(count for count, _ in passed), "tar members")
         example = shown(as_text(min(example for _, example in passed)))
-        progress.warn(f"{skipped} skipped: their names are not like KEY.jpg, for example {example}")
+        progress.warn(f"{skipped} skipped: not named like KEY.jpg, for example {example}")
 
 
 class _Course:

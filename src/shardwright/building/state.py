@@ -274,21 +274,25 @@ def known(places: Sequence[Destination]) -> dict[str, bytes]:
         packed = place.begin.packed
         plans = [run.plan for run in place.begin.base.runs] if packed else []
         images = {image.image_id: image.line for image in built.load(place.folder, plans)}
-        paths = partial(_paths, place.folder)
-        for each in place_at(place.folder).each(paths, packed):
+        recorded = partial(_recorded, place.folder)
+        for each in place_at(place.folder).each(recorded, packed):
             check()
-            for image_id, path in each.items():
-                line = images.get(image_id)
-                if line is None or built.decode(line).path != path:  # its shard was written again
-                    line = built.Built(image_id, path).line
-                found[image_id] = line
+            for image in each:
+                line = images.get(image.image_id)
+                # Pack has made its shard, or its shard was written again.
+                if line is None or built.decode(line).path != image.path:
+                    line = image.line
+                found[image.image_id] = line
     return found
 
 
-def _paths(folder: Location, shard: Packed) -> dict[str, str]:
-    """Give the paths of the images of a shard, by their ids; blank where not on record."""
+def _recorded(folder: Location, shard: Packed) -> list[built.Built]:
+    """Give the images of a shard, as its records know them."""
     lines = records.load(folder, shard.entry.path, shard.entry.records_xxh3 or "")
-    return {record["image_id"]: record.get("image_path") or "" for record, _ in lines}
+    return [
+        built.Built(each["image_id"], each.get("image_path") or "", xxh3=facts.image_xxh3 or "")
+        for each, facts in lines
+    ]
 
 
 def require_free(place: Destination, plan: PlanFile, way: str | None) -> None:

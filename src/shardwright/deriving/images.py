@@ -209,9 +209,11 @@ def _opened(place: Extent, *, head: bool = False) -> Iterator[Image.Image]:
             yield image
     except BadImageError:
         raise
-    except UnidentifiedImageError:
+    except UnidentifiedImageError as error:
         format_ = _format_by_content(place) or _format_by_name(place)
         if format_ is None or format_ in (*_READABLE, _BY_NAME):
+            if why := _unread(place, error, head=head):
+                raise BadImageError("unreadable", why) from None
             detail = f"cannot identify image file {str(place)!r}"  # Pillow knows no name
             raise BadImageError("broken_image", detail) from None
         detail = _INSTEAD.get(format_, "save it as PNG, TIFF or JPEG")
@@ -235,10 +237,10 @@ def _unread(place: Extent, error: Exception, *, head: bool) -> str | None:
     """
     if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
         return error.strerror or str(error)
-    if head:  # which Pillow reads through us
+    if head and not extents.is_at_hand(place):  # each request takes time and costs money
         return None
     try:
-        image_file(place)  # some decoders read by themselves, and give no cause
+        image_file(place)  # some decoders read by themselves, others keep the cause to themselves
     except OSError as unread:
         return unread.strerror or str(unread)
     return None

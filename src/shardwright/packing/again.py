@@ -28,6 +28,7 @@ from shardwright.shards.format.manifest import (
     Run,
     Unfinished,
 )
+from shardwright.shards.format.names import existing_buckets
 from shardwright.shards.format.parts import parts_of, top_folder
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, joined, relative_name
@@ -141,12 +142,9 @@ def announce(
 ) -> None:
     """Report what is kept of the last run, and what is not as it was."""
     if last is None:
-        try:
-            for target in targets if asked.way == "overwrite" else ():
-                start.last_in(target.folder)
-        except DamageError:
+        if asked.way == "overwrite" and (state := _state_of_manifests(targets)):
             progress.warn(
-                f"{asked.output}: its manifest is damaged, so the conditions, lists and split of "
+                f"{asked.output}: its manifest is {state}, so the conditions, lists and split of "
                 "the last run are unknown, and only those given now apply"
             )
         return
@@ -166,6 +164,18 @@ def announce(
         progress.say(f"{last.top}: kept from the last run: {spelt}{drop}")
     if asked.way != "resume" and (listed := _differences(asked, last, settings)):
         progress.say(f"{last.top}: not as in the last run: {', '.join(listed)}")
+
+
+def _state_of_manifests(targets: Sequence[Target]) -> str | None:
+    """Say why it is not known how shards that are there were packed."""
+    for target in targets:
+        try:
+            known = start.last_in(target.folder) is not None
+        except DamageError:
+            return "damaged"
+        if not known and start.existing(target.folder, existing_buckets(target.folder)):
+            return "missing"
+    return None
 
 
 def warn_of_limit(limit: int, packed: int, request: Request, progress: Progress) -> None:
