@@ -258,6 +258,18 @@ def test_numbers_of_a_csv_are_numbers_where_a_column_has_nothing_else(tmp_path: 
 
 
 @both
+def test_a_csv_may_have_blanks_after_its_commas(tmp_path: Path, make: Make) -> None:
+    images = paint(tmp_path / "images", "1.png", "2.png", "3.png")
+    rows = ("1.png, one, 9, a b", "2.png, two, 10.5, c", "3.png, three, , 7")
+    file = write(tmp_path / "c.csv", *rows, head="file_name, caption, score, note")
+    _, texts = make(images, tmp_path / "out", captions=file)
+    assert ends(texts, images) == {"1.png": "one", "2.png": "two", "3.png": "three"}
+    found = records(tmp_path / "out").values() if make is built else store_records(tmp_path / "out")
+    assert [each.get("score") for each in found] == [9, 10.5, None]
+    assert [each["note"].strip() for each in found] == ["a b", "c", "7"]
+
+
+@both
 @pytest.mark.parametrize(
     ("name", "text"),
     [

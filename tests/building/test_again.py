@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from shardwright import (
     InputMissingError,
     ProvenanceError,
     ShardExistsError,
+    ShardwrightError,
     SourceChangedError,
     UsageError,
 )
@@ -421,6 +423,9 @@ def test_shards_that_cannot_be_built_from_are_refused(folder: Path, tmp_path: Pa
     with pytest.raises(UsageError) as refused:
         again(folder, new, from_=source)
     assert str(refused.value) == f"{source}: has no manifest; {give}"
+    os.mkfifo(source / ".shardwright/manifest.json")
+    with pytest.raises(ShardwrightError, match=r"manifest\.json: is a pipe, not a regular file"):
+        again(folder, new, from_=source)
     plain = write_recipe(tmp_path, SHORT.removesuffix(PICTURE), "plain.toml")
     build(folder / "images", tmp_path / "plain", recipe=plain)
     with pytest.raises(UsageError) as refused:

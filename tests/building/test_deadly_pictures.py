@@ -96,6 +96,28 @@ def test_derive_names_deadly_pictures_and_takes_all_others(
         assert found == expected(deadly)
 
 
+@pytest.mark.parametrize(("count", "deadly"), SOME, ids=IDS)
+@pytest.mark.parametrize("command", ["build", "derive"])
+def test_several_devices_name_deadly_pictures_and_take_all_others(
+    tmp_path: Path, command: str, count: int, deadly: dict[int, bytes]
+) -> None:
+    images, out = images_of(tmp_path / "images", count, deadly), tmp_path / "out"
+    flags = ("--recipe", write_recipe(tmp_path), "--encoders", "sketch", "--device", "cpu:2")
+    output = {"build": "--output-dir", "derive": "--derived-dir"}[command]
+    done = sick(tmp_path / "none", command, images, *flags, output, out)
+    assert done.returncode == 3, done.stderr
+    listed = {"build": "ledger.jsonl", "derive": "failures.jsonl"}[command]
+    lines = (out / ".shardwright" / listed).read_text().splitlines()
+    left = [json.loads(line) for line in lines]
+    found = {Path(each["image_path"]).name: (each["reason"], each["detail"]) for each in left}
+    assert found == expected(deadly)
+    if command == "build":
+        made = sorted(records(out))
+    else:
+        made = [r["image_id"] for r in store_records(out)] if (out / JSONL_NAME).exists() else []
+    assert made == names(count, deadly)
+
+
 def test_a_dry_run_a_recipe_that_selects_and_status_survive_a_deadly_picture(
     tmp_path: Path,
 ) -> None:

@@ -385,6 +385,24 @@ def test_the_note_on_latents_that_do_not_stack_gives_both_commands_with_all_flag
     assert len(list(dataset.batches(3))) == 1
 
 
+@pytest.mark.parametrize("fit", ["original", "bucket"])
+@pytest.mark.parametrize("command", ["build", "derive"])
+def test_nothing_is_said_of_latents_where_only_pictures_have_a_fit(
+    tmp_path: Path, command: str, fit: str
+) -> None:
+    images = make_images(tmp_path / "images", 2, ((80, 80), (96, 90)))
+    recipe = tmp_path / "pictures.toml"
+    recipe.write_text('components = ["picture"]\n[component.picture]\nencoder = "picture"\n')
+    output = {"build": "--output-dir", "derive": "--derived-dir"}[command]
+    given = (command, images, "--recipe", recipe, "--encoders", "sketch", "--fit", fit)
+    done = run(*given, output, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "latents" not in done.stdout + done.stderr
+    if command == "build":  # and they are in one batch, as a list
+        (batch,) = shardwright.open(tmp_path / "out").batches(2)
+        assert len(batch["picture.jpg"]) == 2
+
+
 def test_the_fix_for_built_shards_that_do_not_stack_is_a_build(tmp_path: Path) -> None:
     images = make_images(tmp_path / "images", 4, ((80, 80), (96, 90)))
     given = ("build", images, "--output-dir", tmp_path / "shards", "--encoders", "sketch")

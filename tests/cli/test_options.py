@@ -69,6 +69,7 @@ def test_a_split_that_is_given_in_pieces_has_all_parts() -> None:
             "makes a store, in --derived-dir; for shards",
         ),
         (["derive", "a", "-o", "b"], "makes a store, in --derived-dir; for shards"),
+        (["derive", "a", "--output", "b"], "makes a store, in --derived-dir; for shards"),
         (["build", "a", "--resume"], "run the same command again"),
         (["derive", "a", "--resume"], "run the same command again"),
         (["derive", "a", "--workers", "2"], "give --device cpu:N"),

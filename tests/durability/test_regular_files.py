@@ -103,11 +103,16 @@ def to_socket(path: Path) -> None:
         os.close(folder)
 
 
+def to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
 KINDS: dict[str, Callable[[Path], None]] = {
     "a pipe": to_pipe,
     "a device": to_device,
     "a socket": to_socket,
     "a folder": Path.mkdir,
+    "a link to itself": to_itself,
 }
 
 

@@ -131,7 +131,7 @@ def load(folder: Path, output: Location) -> Shards:
         raise UsageError(what, path=output, fix="give another --output-dir")
     folders: dict[str | None, Path] = {None: folder}
     if not is_packed(folder):
-        folders = dict(parts_of(folder).items())
+        folders = dict(parts_of(folder).items()) or folders  # whose manifest may be no file
     manifests = {}
     for part, place in folders.items():
         if manifest.load_unfinished(place) is not None:

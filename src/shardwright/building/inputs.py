@@ -26,7 +26,7 @@ from shardwright.storage import extents
 from shardwright.storage.extents import CHANGED, GONE, HEAD, UNREADABLE, Extent, Part, begins
 from shardwright.storage.local import LocalFile, Readable
 from shardwright.storage.place import place_at
-from shardwright.storage.urls import Location
+from shardwright.storage.urls import Location, resolved
 from shardwright.summary import Count
 
 _GIVE = "give folders of images, or tars of images"
@@ -106,7 +106,7 @@ def find(paths: Sequence[Location], progress: Progress) -> list[Found]:
     """Find the images and tars of each given path; raise if one has none, or holds another."""
     given: dict[Location, Location] = {}
     for path in paths:
-        real = path.resolve()
+        real = resolved(path)
         if real in given:
             raise UsageError("is given twice", path=path, fix="give it once")
         given[real] = path

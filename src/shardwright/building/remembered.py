@@ -18,7 +18,15 @@ import msgspec
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.shards.format.manifest import Run, Unfinished
 from shardwright.storage.paths import shown_near
-from shardwright.storage.urls import Location, exists, is_within, location, placed, relative_name
+from shardwright.storage.urls import (
+    Location,
+    exists,
+    is_within,
+    location,
+    placed,
+    relative_name,
+    resolved,
+)
 
 NOTED = "captions"  # their field in what a run notes of a build
 _LISTED = 3
@@ -34,7 +42,7 @@ class _Place(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, path: Location, output: Location) -> Self:
-        absolute = os.fsencode(str(path.resolve())).decode(errors="backslashreplace")
+        absolute = os.fsencode(str(resolved(path))).decode(errors="backslashreplace")
         return cls(relative_name(path, output), absolute)
 
     def candidates(self, output: Location) -> Iterator[Location]:
@@ -60,7 +68,7 @@ class Remembered(msgspec.Struct, frozen=True):
 
     def is_for(self, images: Location, output: Location) -> bool:
         """Whether it was given for these images."""
-        return images.resolve() in (path.resolve() for path in self.images.candidates(output))
+        return resolved(images) in map(resolved, self.images.candidates(output))
 
 
 def noted(run: Run | Unfinished | None) -> list[Remembered]:
@@ -81,7 +89,7 @@ def in_force(
         for each in known:
             for folder in each.images.candidates(output):
                 if is_within(given, folder):
-                    above.append((len(str(folder.resolve())), each))
+                    above.append((len(str(resolved(folder))), each))
                 elif is_within(folder, given):
                     below.append(each)
         found += [max(above, key=itemgetter(0))[1]] if above else below
@@ -90,7 +98,7 @@ def in_force(
 
 def file_of(those: Sequence[Remembered], output: Location) -> Location:
     """Give the file that was noted for some images; raise if it is gone, or if there are two."""
-    files = {each.file.found(output).resolve(): each.file.found(output) for each in those}
+    files = {resolved(each.file.found(output)): each.file.found(output) for each in those}
     if len(files) > 1:
         what = f"was built with --captions {spelt(those, output)}"
         fix = "give --captions FILE or --captions none, or build each folder alone"

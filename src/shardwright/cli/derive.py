@@ -134,6 +134,7 @@ ENCODING_HINTS = {
 _STORE = "derive makes a store, in --derived-dir; for shards, use build, or pack the store after it"
 HINTS = {  # of flags that other commands have
     "--output-dir": _STORE,
+    "--output": _STORE,
     "-o": _STORE,
     **ENCODING_HINTS,
 }

@@ -91,7 +91,7 @@ def _csv_rows(file: _File, separators: str, texts: Collection[str]) -> Iterator[
         numbers = _number_columns(file, separator, texts)
         for ended, row in _cells(file, separator):
             for name in numbers:
-                row[name] = _number(row[name]) if row[name] else None
+                row[name] = _number((row[name] or "").strip())
             yield ended, row
     except UnicodeDecodeError:
         raise UsageError("is not UTF-8 text", path=file.path, fix="save it as UTF-8") from None
@@ -124,7 +124,7 @@ def _head(file: _File, separator: str) -> list[str]:
         _text(opened) as text,
         suppress(csv.Error),
     ):
-        return next(csv.reader(text, delimiter=separator), [])
+        return [name.strip() for name in next(csv.reader(text, delimiter=separator), [])]
     return []
 
 
@@ -138,6 +138,7 @@ def _cells(file: _File, separator: str) -> Iterator[tuple[int, Row]]:
         with files.explained(file.path), file.opened() as opened:
             reader = csv.DictReader(_text(opened), strict=True, delimiter=separator)
             ended = reader.line_num if reader.fieldnames else 0
+            reader.fieldnames = [name.strip() for name in reader.fieldnames or []]
             for row in reader:
                 ended = reader.line_num
                 if None in row:  # where DictReader puts the cells without a name
@@ -155,8 +156,9 @@ def _number_columns(file: _File, separator: str, texts: Collection[str]) -> list
     maybe, seen = [name for name in _head(file, separator) if name not in texts], set[str]()
     for _, row in _cells(file, separator) if maybe else ():
         check()
-        seen.update(name for name in maybe if row[name])
-        maybe = [name for name in maybe if not row[name] or _is_number(row[name])]
+        cells = {name: (row[name] or "").strip() for name in maybe}
+        seen.update(name for name, cell in cells.items() if cell)
+        maybe = [name for name, cell in cells.items() if not cell or _is_number(cell)]
         if not maybe:
             break
     return [name for name in maybe if name in seen]
@@ -170,7 +172,9 @@ def _is_number(cell: str) -> bool:
     return len(cell) <= _LONGEST_NUMBER if whole else math.isfinite(float(cell))
 
 
-def _number(cell: str) -> int | float:
+def _number(cell: str) -> int | float | None:
+    if not cell:
+        return None
     return float(cell) if set(cell) & set(".eE") else int(cell)
 
 

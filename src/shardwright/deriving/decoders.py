@@ -119,16 +119,23 @@ class Decoders(Generic[Arguments, Result]):
         return result
 
 
-class Heads(Decoders[[Extent], Size]):
+class OneDecoder(Decoders[Arguments, Result]):
+    """Calls a function in one process, which the first call starts."""
+
+    def __init__(self, function: Callable[Arguments, Result], *, copied: bool = False) -> None:
+        super().__init__(function, 1, copied=copied)
+
+    def __enter__(self) -> Self:
+        self._idle.put(self._children[0])
+        return self
+
+
+class Heads(OneDecoder[[Extent], Size]):
     """Measures pictures in a process of its own, so that one which kills it is only left out."""
 
     def __init__(self) -> None:
-        super().__init__(images.measure, 1, copied=True)
+        super().__init__(images.measure, copied=True)
         self._deadly: dict[str, tuple[str, str]] = {}
-
-    def __enter__(self) -> Self:
-        self._idle.put(self._children[0])  # it is started by the first call
-        return self
 
     def __call__(self, place: Extent) -> Size:
         """Give the size of a picture, as ``images.measure`` does."""

@@ -21,7 +21,7 @@ from shardwright.deriving.batches import (
     try_out,
     tune,
 )
-from shardwright.deriving.decoders import Decoders, children_for, copies_for
+from shardwright.deriving.decoders import Decoders, Heads, OneDecoder, children_for, copies_for
 from shardwright.deriving.order import REACH, Order, shape
 from shardwright.deriving.pipeline import Pipeline, Said, Sink, Times
 from shardwright.deriving.prepare import Array, Measuring, Sample
@@ -152,12 +152,13 @@ class Maker:
             if copied:
                 children = copies_for(pictures, making.cores)
             decoders = stack.enter_context(Decoders(look, children, making.cores, copied=copied))
+            # For samples that may have killed a worker: they must not kill this one.
+            one, heads = stack.enter_context(OneDecoder(look)), stack.enter_context(Heads())
 
             def read(sample: Sample) -> Sample:
+                ways = (one, heads) if sample.alone else (decoders, measure)
                 most_lost = recipe.selection.max_tokens_lost
-                return prepare.read(
-                    sample, recipe.texts, self.passes, self.views, decoders, measure, most_lost
-                )
+                return prepare.read(sample, recipe.texts, self.passes, self.views, *ways, most_lost)
 
             pipeline = Pipeline(order, read, self._batcher, sink, self.progress, self.times)
             yield from pipeline.run(total, self._readers(decoders))

@@ -102,5 +102,9 @@ class DeriveSummary(Summary):
 
 
 def fit_text(settings: Iterable[Mapping[str, Any]]) -> str | None:
-    """Say how latents fit their bucket, by the settings of components; None if there are none."""
-    return next((_FITS[each["fit"]] for each in settings if "fit" in each), None)
+    """Say how latents fit their bucket, by the settings of components; None if there are none.
+
+    Pictures have a fit too, but batches have them in lists, of any sizes.
+    """
+    latents = (each for each in settings if each.get("encoder") != "picture")
+    return next((_FITS[each["fit"]] for each in latents if "fit" in each), None)

@@ -23,6 +23,7 @@ from shardwright.progress import Progress
 from shardwright.reporting import Exported
 from shardwright.reporting.rows import Row, Rows
 from shardwright.storage import files
+from shardwright.storage.urls import resolved
 from shardwright.store.store import Store
 
 _BATCH = 10_000  # rows in memory
@@ -61,8 +62,8 @@ def require_table(path: Path, store: Store) -> None:
         raise UsageError("is a folder", path=path, fix="give --export a file")
     if not path.parent.is_dir():
         raise InputMissingError("no such folder", path=path.parent, fix="make it first")
-    target = path.resolve()
-    if target == store.jsonl.resolve() or store.state.resolve() in target.parents:
+    target = resolved(path)
+    if target == resolved(store.jsonl) or resolved(store.state) in target.parents:
         raise UsageError("belongs to the store", path=path, fix="give --export another file")
     if path.suffix.lower() == ".parquet":
         _pyarrow()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Event, Lock
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 from shardwright.errors import MissingExtraError, StorageError, UsageError
 from shardwright.storage.objects import (
@@ -239,9 +239,18 @@ def remote(place: Location) -> Url:
     return place
 
 
+@overload
+def resolved(place: Path) -> Path: ...
+@overload
+def resolved(place: Location) -> Location: ...
+def resolved(place: Location) -> Location:
+    """Follow links; unlike ``Path.resolve``, also those that lead to themselves."""
+    return place if isinstance(place, Url) else Path(os.path.realpath(place))
+
+
 def is_within(place: Location, folder: Location) -> bool:
     """Whether a place is a folder, or somewhere below it."""
-    there, above = place.resolve(), folder.resolve()
+    there, above = resolved(place), resolved(folder)
     if isinstance(there, Url) or isinstance(above, Url):
         return f"{there}/".startswith(f"{above}/")
     return there.is_relative_to(above)
@@ -253,9 +262,9 @@ def relative_name(path: Location, folder: Location) -> str:
     Nothing is relative to a URL, or beside one.
     """
     if isinstance(path, Url) or isinstance(folder, Url):
-        name = str(path.resolve())
+        name = str(resolved(path))
     else:
-        name = os.path.relpath(path.resolve(), folder.resolve())
+        name = os.path.relpath(resolved(path), resolved(folder))
     return os.fsencode(name).decode(errors="backslashreplace")
 
 
@@ -267,7 +276,7 @@ def joined(folder: Location, name: str) -> Path:
     if isinstance(folder, Url):
         return Path(name)
     plain = Path(os.path.normpath(folder / name))
-    real = Path(os.path.normpath(folder.resolve() / name))
+    real = Path(os.path.normpath(resolved(folder) / name))
     return plain if os.path.realpath(plain) == os.path.realpath(real) else real
 
 

@@ -19,6 +19,7 @@ from shardwright.errors import SourceChangedError
 from shardwright.interrupts import check, undisturbed
 from shardwright.storage import files
 from shardwright.storage.steps import Steps
+from shardwright.storage.urls import resolved
 from shardwright.store import records
 from shardwright.store.records import BadRecordError, Line, Record
 
@@ -176,7 +177,7 @@ def _image_id(line: Line) -> str | None:
 
 def target(jsonl: Path) -> Path:
     """Give the file to replace: for a link, the one it leads to."""
-    return jsonl.resolve() if jsonl.is_symlink() else jsonl
+    return resolved(jsonl) if jsonl.is_symlink() else jsonl
 
 
 def unfinished(jsonl: Path) -> Path:
