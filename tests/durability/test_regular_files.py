@@ -255,8 +255,10 @@ signal.pause()
         ("verify shards", "shards/.shardwright/manifest.json"),
         ("status store", f"store/{JSONL_NAME}"),
         ("build --from built --components t5 --output-dir out", "built/.shardwright/manifest.json"),
+        (f"derive images --derived-dir out {SKETCH}", "images/img000.png"),
+        (f"derive images --derived-dir out {SKETCH}", "images/img000.txt"),
     ],
-    ids=["verify", "status", "build"],
+    ids=["verify", "status", "build", "derive, a picture", "derive, a caption"],
 )
 def test_a_signal_ends_a_command_that_waits_for_a_file(
     project: Project, line: str, file: str, number: signal.Signals, code: int
