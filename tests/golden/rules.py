@@ -47,10 +47,6 @@ HELD = (
 # A name of an attempt at a shard, in a path.
 _ATTEMPT = re.compile(r"(?<=/\.shardwright/build/)[0-9a-f]{16}(?=/)|(?<=-)[0-9a-f]{16}(?=\.json$)")
 
-# What is not compared at all: the file by which a run tries whether it can write to a URL, as one
-# that is killed leaves it there.
-IGNORED = re.compile(r"s3://.*/\.shardwright/probe-[0-9a-f]{16}")
-
 # A folder that torch makes among the temporary files as soon as it is imported.
 OF_TORCH = re.compile(r"torchinductor_\w+")
 

@@ -147,11 +147,7 @@ class Workshop:
         if self.bucket is not None:
             objects = self.bucket.contents()
             found |= {f"s3://{BUCKET}/{key}": self._digest(objects[key]) for key in objects}
-        return {
-            rules.named(name): what
-            for name, what in found.items()
-            if re.search(only, name) and not rules.IGNORED.fullmatch(name)
-        }
+        return {rules.named(name): what for name, what in found.items() if re.search(only, name)}
 
     def _digest(self, data: bytes) -> str:
         return hashlib.sha256(rules.held(data, self.folder)).hexdigest()
