@@ -1,27 +1,13 @@
-"""``shardwright recipe``: what a sample consists of, and where each value comes from."""
+"""show what a sample consists of, list the shipped recipes, or write one to start from.
 
-from __future__ import annotations
-
-import argparse
-
-from shardwright.buckets import Bucket
-from shardwright.cli.options import path, switch
-from shardwright.cli.printing import table
-from shardwright.progress import quantity
-from shardwright.showing import RecipeComponent, RecipeSummary
-from shardwright.text import shown
-
-HELP = "show what a sample consists of, list the shipped recipes, or write one to start from"
-DESCRIPTION = """\
 Shows a recipe as TOML, with the file or the shipped recipe that each value comes from, and below it
 one line for each component. Without FILE_OR_NAME that is the recipe in force: shardwright.toml of
 the working folder, else that of the store, else prx, the specification. Showing a file checks it:
 mistakes are reported with file, table and key. What is printed is a recipe file again.
 
 --init writes a file in which every key is explained, and which gives the recipe that is shown.
-docs/recipes.md describes all keys."""
-EPILOG = """\
-example:
+docs/recipes.md describes all keys.
+
   shardwright recipe
   shardwright recipe --list
   shardwright recipe sdxl --init
@@ -35,6 +21,17 @@ exit status:
   12   the recipe of the store is damaged
   130  interrupted (terminated: 143, hung up: 129)
 """
+
+from __future__ import annotations
+
+import argparse
+
+from shardwright.buckets import Bucket
+from shardwright.cli.options import path, switch
+from shardwright.cli.printing import table
+from shardwright.progress import quantity
+from shardwright.showing import RecipeComponent, RecipeSummary
+from shardwright.text import shown
 
 
 class _Named(argparse.Action):
