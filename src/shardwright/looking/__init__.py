@@ -167,8 +167,7 @@ def open_source(flag: str, path: object, recipe: object, progress: Progress) -> 
     from shardwright.looking.stores import StoreSource
     from shardwright.shards.format.parts import is_packed, parts_of
     from shardwright.storage.fetched import folder_at
-    from shardwright.store.folders import is_store
-    from shardwright.store.store import Store, find_recipe
+    from shardwright.store.store import Store, find_recipe, is_store
     from shardwright.verifying.folder import is_shard_folder
 
     file = find_recipe(recipe)

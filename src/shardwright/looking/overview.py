@@ -12,7 +12,6 @@ from shardwright.comparing.similar import DEFAULT, Similar
 from shardwright.looking.sources import Source
 from shardwright.looking.table import Table
 from shardwright.progress import quantity
-from shardwright.recipes.compare import dtype_text, shape_text
 from shardwright.reporting.rows import READY
 from shardwright.store import attention
 from shardwright.store.attention import (
@@ -75,8 +74,8 @@ def describe(source: Source) -> dict[str, Any]:
             {
                 "name": component.name,
                 "suffix": component.suffix,
-                "dtype": dtype_text(component),
-                "shape": shape_text(component),
+                "dtype": component.dtype_text,
+                "shape": component.shape_text,
                 "source": component.source,
                 "model": source.settings.get(component.name, {}).get("model"),
                 "settings": source.settings.get(component.name, {}),

@@ -63,8 +63,7 @@ def migrate(
     """
     # Here, so that importing the package and printing --help are quick.
     from shardwright.migrating.run import run
-    from shardwright.store.folders import holds_shards
-    from shardwright.store.store import find_places
+    from shardwright.store.store import find_places, holds_shards
 
     require_switches(backup=backup, dry_run=dry_run)
     started = time.monotonic()

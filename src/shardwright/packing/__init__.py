@@ -62,8 +62,7 @@ def pack(
     from shardwright.packing.choice import Request, bucket_names, read_settings
     from shardwright.packing.run import run
     from shardwright.storage.place import place_at
-    from shardwright.store.folders import holds_shards
-    from shardwright.store.store import find_places
+    from shardwright.store.store import find_places, holds_shards
 
     ways = {"overwrite": overwrite, "resume": resume, "append": append, "sync": sync}
     switches = {"sha256": sha256, "ignore_space": ignore_space}

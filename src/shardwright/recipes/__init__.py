@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwright.recipes.compare import differences
 from shardwright.recipes.file import DEFAULT, RecipeFile, find, read_shipped
-from shardwright.recipes.rules import decode, require_valid
+from shardwright.recipes.tables import decode, require_valid
 from shardwright.recipes.values import (
     ANY,
     BFLOAT16,

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from shardwright import regular
 from shardwright.errors import InputMissingError, UsageError, refusal
-from shardwright.recipes import keys, rules
-from shardwright.recipes.build import Fault, Table, Tables, build, place, table_faults
+from shardwright.recipes import keys
 from shardwright.recipes.split import BY, TABLE, Split, read_split
+from shardwright.recipes.tables import Fault, Table, Tables, build, faults, place, table_faults
 from shardwright.recipes.values import Recipe
 
 NAME = "shardwright.toml"
@@ -200,7 +200,7 @@ def _built(tables: Tables, origins: Mapping[str, str], origin: str | None) -> Re
     """Make the recipe of merged tables, and check it."""
     try:
         recipe = build(tables)
-        for found in rules.faults(recipe):
+        for found in faults(recipe):
             raise found
     except Fault as fault:
         raise _error(fault, origins, origin) from None

@@ -7,22 +7,8 @@ from collections.abc import Callable, Collection
 from typing import Any, Literal, NamedTuple
 
 from shardwright.buckets import is_bucket
-from shardwright.recipes.values import ANY, BFLOAT16, JSON_SUFFIX, PICTURES, Side
+from shardwright.recipes.values import ANY, DTYPES, JSON_SUFFIX, PICTURES, Side
 
-DTYPES = {
-    "float16": "<f2",
-    BFLOAT16: BFLOAT16,
-    "float32": "<f4",
-    "float64": "<f8",
-    "uint8": "|u1",
-    "uint16": "<u2",
-    "uint32": "<u4",
-    "int8": "|i1",
-    "int16": "<i2",
-    "int32": "<i4",
-    "int64": "<i8",
-    "bool": "|b1",
-}
 TOKENS = "tokens"  # an axis as long as the key of that name says
 FITS = ("original", "bucket")
 DECODES = ("exact", "fast")

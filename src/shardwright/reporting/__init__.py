@@ -147,8 +147,7 @@ def status(
     from shardwright.reporting.export import require_table
     from shardwright.reporting.run import look
     from shardwright.store import commands
-    from shardwright.store.folders import holds_shards, is_store
-    from shardwright.store.store import find_places
+    from shardwright.store.store import find_places, holds_shards, is_store
 
     if path is not None and derived_dir is not None:
         raise UsageError("PATH with --derived-dir", fix="give one of them")

@@ -30,7 +30,6 @@ from shardwright.store import (
     attention,
     commands,
     facts,
-    folders,
     records,
 )
 from shardwright.store.array_faults import ANYTHING, check_all
@@ -96,7 +95,7 @@ def look(
         store_bytes=found.jsonl_state[0] + sum(state.bytes for state in components.values()),
         shards=len(layout.shards),
         shard_bytes=sum(shard.bytes for shard in layout.shards),
-        leftovers=list(map(str, folders.leftovers(store))),
+        leftovers=list(map(str, store.leftovers())),
         packed=packed.summary(),
         unfinished=dict.fromkeys(begun, made),
         failures=failures,
@@ -158,7 +157,7 @@ def _component(
     component = store.recipe.components[row]
     state = ComponentStatus()
     there: list[str] = []  # arrays of images that are not ready
-    for image_id in folders.array_ids(store, component):
+    for image_id in store.array_ids(component):
         if image_id in ready:
             continue
         with suppress(OSError):  # a link to nowhere

@@ -23,7 +23,6 @@ from shardwright.storage.files import read_existing
 from shardwright.store import (
     array_faults,
     facts,
-    folders,
     records,
     rules,
 )
@@ -41,7 +40,7 @@ def verify_store(
 ) -> VerifyReport:
     """Check every record and every array of a store."""
     started = time.monotonic()
-    folders.require_merged(store)
+    store.require_merged()
     run = Commands(store)
     samples, findings = _read_records(store, run, progress)
     components = store.recipe.components
@@ -223,7 +222,7 @@ def _images(
 
 def _warnings(store: Store, ids: Container[str], run: Commands) -> Iterator[Finding]:
     """Find files that belong to no record; nothing is lost, but they may surprise somebody."""
-    for path in folders.leftovers(store):
+    for path in store.leftovers():
         if path == store.journal:
             what = "has records of an interrupted run that are not merged"
             yield _warning("journal", path, what, f"to merge them, run {run.derive}")
@@ -232,7 +231,7 @@ def _warnings(store: Store, ids: Container[str], run: Commands) -> Iterator[Find
             yield _warning("leftover", path, what, "delete it when no run is active")
     for component in store.recipe.components:
         kind, what = f"{component.name}_orphaned", "no record uses it"
-        found = folders.array_ids(store, component)
+        found = store.array_ids(component)
         for image_id in sorted(image_id for image_id in found if image_id not in ids):
             fix = f"delete it, or run {run.derive} to give its image a record"
             yield _warning(kind, store.array(component, image_id), what, fix)
