@@ -6,7 +6,7 @@ found as Python finds them, and nothing of a class is called before it is known 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
@@ -25,8 +25,6 @@ def load(component: Component, options: Options, models: dict[Any, Any]) -> Enco
     """Import the class of a component's encoder, check it, and make one."""
     module, attribute = _place(component)
     kind = _imported(module, attribute, component)
-    if not isinstance(kind, type):
-        raise _error(component, f"{attribute} of {module} is not a class", "name a class")
     methods = (method for method in _METHODS if not callable(getattr(kind, method, None)))
     _require_none(methods, f"{attribute} of {module} is not an encoder: no method", component)
     try:
@@ -63,7 +61,7 @@ def _place(component: Component) -> tuple[str, str]:
     return place
 
 
-def _imported(module: str, attribute: str, component: Component) -> object:
+def _imported(module: str, attribute: str, component: Component) -> Callable[..., Any]:
     try:
         found = import_module(module)
         kind: object = getattr(found, attribute, None)  # a module may import it only now
@@ -74,10 +72,10 @@ def _imported(module: str, attribute: str, component: Component) -> object:
         raise _error(component, f"there is no module {error.name}", fix) from None
     except (Exception, SystemExit) as error:  # a module may do anything when it is imported
         raise _failed(module, component, error) from error
-    if kind is None:
+    if not isinstance(kind, type):
         classes = [name for name, value in vars(found).items() if isinstance(value, type)]
         fix = nearest(attribute, classes) if classes else "name a class of another module"
-        raise _error(component, f"{module} has no {attribute}", fix)
+        raise _error(component, f"{module} has no class {attribute}", fix)
     return kind
 
 

@@ -96,8 +96,8 @@ def test_a_class_of_a_package_is_found(module: Write) -> None:
             "mine.deeper:Good",
             "there is no module mine.deeper; install its package, or add its folder to PYTHONPATH",
         ),
-        ("mine:Goud", "mine has no Goud; did you mean Good?"),
-        ("mine:Xyzzy", "mine has no Xyzzy; choose from Good"),
+        ("mine:Goud", "mine has no class Goud; did you mean Good?"),
+        ("mine:Xyzzy", "mine has no class Xyzzy; choose from Good"),
         ("mine:", 'is not the name of a class; write "package.module:Class"'),
         (":Good", 'is not the name of a class; write "package.module:Class"'),
         (".mine:Good", 'is not the name of a class; write "package.module:Class"'),
@@ -117,7 +117,7 @@ def test_a_name_that_leads_nowhere_is_explained(module: Write, encoder: str, exp
 
 def test_a_module_without_classes_is_named(module: Write) -> None:
     module("x = 1")
-    assert error("mine:Good") == "mine has no Good; name a class of another module"
+    assert error("mine:Good") == "mine has no class Good; name a class of another module"
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ instance = object()
     ("name", "expected"),
     [
         ("Half", "Half of mine is not an encoder: no method encode, describe; see ImageEncoder"),
-        ("function", "function of mine is not a class; name a class"),
-        ("instance", "instance of mine is not a class; name a class"),
-        ("called", "called of mine is not a class; name a class"),
+        ("function", "mine has no class function; "),
+        ("instance", "mine has no class instance; "),
+        ("called", "mine has no class called; "),
     ],
 )
 def test_what_is_no_encoder_is_refused_before_it_is_called(
