@@ -14,7 +14,6 @@ from shardwright.progress import Progress
 from shardwright.storage.files import absence
 from shardwright.storage.local import require_writable
 from shardwright.summary import Summary
-from shardwright.validate import require_switches
 
 if TYPE_CHECKING:
     from shardwright.store.journal import Recovered
@@ -65,7 +64,6 @@ def migrate(
     from shardwright.migrating.run import run
     from shardwright.store.store import find_places, holds_shards
 
-    require_switches(backup=backup, dry_run=dry_run)
     started = time.monotonic()
     store = find_places(recipe, derived_dir, jsonl, None).store
     derived, path = store.folder, store.jsonl

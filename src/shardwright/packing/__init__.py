@@ -9,7 +9,7 @@ from shardwright.entry import entry
 from shardwright.errors import UsageError
 from shardwright.packing.summary import BucketSummary, PackSummary
 from shardwright.progress import Progress
-from shardwright.validate import integer, names, place, require_switches
+from shardwright.validate import integer, names, place
 
 __all__ = ["BucketSummary", "PackSummary", "pack"]
 
@@ -66,7 +66,6 @@ def pack(
 
     ways = {"overwrite": overwrite, "resume": resume, "append": append, "sync": sync}
     switches = {"sha256": sha256, "ignore_space": ignore_space}
-    require_switches(shuffle=shuffle, dry_run=dry_run, **switches, **ways)
     way = [name for name, given in ways.items() if given]
     if len(way) > 1:
         raise UsageError("use only one of --overwrite, --resume, --append and --sync")

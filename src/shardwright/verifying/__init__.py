@@ -16,7 +16,7 @@ from shardwright.layout import JSONL_NAME
 from shardwright.progress import Progress
 from shardwright.storage.urls import Location, local, place
 from shardwright.store.findings import Finding, VerifyReport
-from shardwright.validate import as_text, integer, place_or_none, require_switches
+from shardwright.validate import as_text, integer, place_or_none
 
 __all__ = ["Finding", "VerifyReport", "verify"]
 
@@ -57,7 +57,6 @@ def verify(
     from shardwright.storage.place import place_at
     from shardwright.store.store import Store, find_recipe, is_store
 
-    require_switches(read_data=read_data, loaders=loaders)
     file = find_recipe(recipe)
     target = place("path", file.paths["store"] if path is None else path)
     source = place_or_none("--against", against)
