@@ -66,8 +66,6 @@ def _describe(result: DemoSummary) -> str:
             + [f"  {name:<20} {text}" for name, text in result.first_sample.items()]
         ),
     ]
-    if result.preview is not None:
-        parts.append(f"its latent, decoded again: {shown(result.preview)}")
     report, folder = shown(result.report), shown(f"{result.folder}/shards")
     parts.append(f"5. wrote a page with what is in it: {report}\n  more: shardwright look {folder}")
     same = "the same tars as build made, byte for byte" if result.same else "OTHER tars than build"

@@ -216,7 +216,7 @@ TABLES = {"paths": PATHS, "images": IMAGES, "split": SPLIT, "ray": RAY}
 OF_RESOLUTION = {"step": 64, "max_aspect": 2.0}  # with their defaults
 COMPONENT = {
     "encoder": Key(
-        *('a shipped encoder, an entry point, or "package.module:Class"', _is_text),
+        *('a shipped encoder, or "package.module:Class"', _is_text),
         *("what makes it; without one, the arrays are made by another tool", '"t5"'),
     ),
     "model": Key("a hub id or a folder", _is_text, "a hub id or a folder", '"google-t5/t5-large"'),

@@ -92,7 +92,7 @@ class Component:
     mask: Mask | None = None  # that its encoder returns with it
     field: str = "caption"  # of the record: the text that it is made from
     trim: bool = False  # its first axis holds only the tokens that the mask keeps
-    encoder: str | None = None  # a shipped one, an entry point, or "package.module:Class"
+    encoder: str | None = None  # a shipped one, or "package.module:Class"
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # of its encoder: a model …
 
     def __hash__(self) -> int:
