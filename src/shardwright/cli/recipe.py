@@ -24,8 +24,6 @@ exit status:
 
 from __future__ import annotations
 
-import argparse
-
 from shardwright.buckets import Bucket
 from shardwright.cli.options import path, switch
 from shardwright.cli.printing import table
@@ -33,31 +31,9 @@ from shardwright.progress import quantity
 from shardwright.showing import RecipeComponent, RecipeSummary
 from shardwright.text import shown
 
-
-class _Named(argparse.Action):
-    """A recipe that may be named with its flag or without."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        options: argparse.Namespace,
-        value: object,
-        flag: object = None,
-    ) -> None:
-        if value is None:  # not named without its flag
-            return
-        if options.recipe not in (None, value):
-            parser.error(f"there are two recipes, {options.recipe} and {value}; give one of them")
-        options.recipe = value
-
-
-_RECIPE = {
-    **path("FILE_OR_NAME", "a recipe file, or the name of a shipped recipe"),
-    "action": _Named,
-}
+HINTS = {"--recipe": "name it without the flag"}
 FLAGS = {
-    "--recipe": {**_RECIPE, "help": "the same"},
-    "recipe": _RECIPE,
+    "recipe": path("FILE_OR_NAME", "a recipe file, or the name of a shipped recipe"),
     "--derived-dir": path("DIR", "show the recipe of this store"),
     "--list": switch("list the shipped recipes"),
     "--init": {

@@ -24,8 +24,8 @@ from shardwright.recipes import Component
 from shardwright.storage.paths import absolute, is_gone
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts
+from shardwright.store.faults import Rules, is_stage1
 from shardwright.store.records import Line, Record
-from shardwright.store.rules import Rules, is_stage1
 from shardwright.store.store import Store
 
 

@@ -28,8 +28,8 @@ from shardwright.storage import files
 from shardwright.storage.files import explained
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts
+from shardwright.store.faults import Rules
 from shardwright.store.records import BadRecordError, Line, Record, is_image_id
-from shardwright.store.rules import Rules
 from shardwright.store.store import Store
 
 WARNINGS_SHOWN = 5

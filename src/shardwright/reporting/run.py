@@ -32,10 +32,9 @@ from shardwright.store import (
     facts,
     records,
 )
-from shardwright.store.array_faults import ANYTHING, check_all
 from shardwright.store.attention import Attention
+from shardwright.store.faults import ANYTHING, check_all, is_stage1
 from shardwright.store.provenance import Entry
-from shardwright.store.rules import is_stage1
 from shardwright.store.store import Store
 
 _NOTE_EVERY = 100_000  # ready records between two lines of a log

@@ -70,5 +70,5 @@ def recipe(
     given = None if recipe is None else as_text("--recipe", recipe, "a file or a name")
     store = place_or_none("--derived-dir", derived_dir)
     if given is not None and store is not None:
-        raise UsageError("--recipe and --derived-dir are both given", fix="give one of them")
+        raise UsageError("a recipe and --derived-dir are both given", fix="give one of them")
     return run.show(given, store, place_or_none("--init", init))

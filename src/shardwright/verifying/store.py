@@ -21,13 +21,12 @@ from shardwright.recipes import Recipe
 from shardwright.shards.format.empty import empty_faults, empty_members
 from shardwright.storage.files import read_existing
 from shardwright.store import (
-    array_faults,
     facts,
+    faults,
     records,
-    rules,
 )
-from shardwright.store.array_faults import ArrayCounts, Expected
 from shardwright.store.commands import Commands
+from shardwright.store.faults import ArrayCounts, Expected
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.records import Line, Record
 from shardwright.store.store import IDENTITY, Store, read_identity
@@ -89,10 +88,10 @@ def _read_records(
     twins = _Twins(samples.ids)
     known: dict[Expected, Expected] = {}  # one of each: there are fewer than samples
     findings: list[Finding] = []
-    valid, jsonl = rules.Rules(store.recipe), store.jsonl
+    valid, jsonl = faults.Rules(store.recipe), store.jsonl
 
     def add(fault: str, line: Line) -> None:
-        what, fix = rules.words(fault, store.recipe, run)
+        what, fix = faults.words(fault, store.recipe, run)
         findings.append(Finding(fault, str(jsonl), line.number, what, fix))
 
     def bad(line: Line, reason: str) -> None:
@@ -122,7 +121,7 @@ def _expected(record: Record, recipe: Recipe) -> Expected:
     """Give what decides the shapes of a record's arrays: its picture, its bucket, its masks."""
     sizes = []
     width, height, bucket = (record.get(name) for name in ("width", "height", "aspect_bucket"))
-    if rules.is_side(width) and rules.is_side(height):
+    if faults.is_side(width) and faults.is_side(height):
         sizes.append((width, height))
     if type(bucket) is str and is_bucket(bucket):
         size = Bucket.parse(bucket)
@@ -176,7 +175,7 @@ def _check_arrays(
     total = len(samples.ids)
     progress.phase("arrays", total, "samples")
     seen = ArrayCounts()
-    check = array_faults.check_all(
+    check = faults.check_all(
         store, tuple(rows), samples.ids, samples.expected, engine, read_data=read_data
     )
     with closing(check) as batches:
