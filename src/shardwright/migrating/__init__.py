@@ -65,7 +65,7 @@ def migrate(
     from shardwright.store.store import find_places, holds_shards
 
     started = time.monotonic()
-    store = find_places(recipe, derived_dir, jsonl, None).store
+    store, _, _ = find_places(recipe, derived_dir, jsonl, None)
     derived, path = store.folder, store.jsonl
     if not path.is_file():
         fix = "give the Stage 1 metadata with --jsonl, or its folder with --derived-dir"

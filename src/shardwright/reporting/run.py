@@ -27,12 +27,11 @@ from shardwright.reporting.rows import Rows
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.storage.urls import Location
 from shardwright.store import (
-    attention,
     commands,
     facts,
     records,
 )
-from shardwright.store.attention import Attention
+from shardwright.store.facts import Attention
 from shardwright.store.faults import ANYTHING, check_all, is_stage1
 from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
@@ -179,12 +178,12 @@ def _attention(known: facts.Survey) -> Iterator[Attention]:
     """List what needs attention, besides what is not ready."""
     quality = known.quality
     for name, cut in known.truncated.items():
-        yield from attention.truncated(name, cut.captions, cut.example)
+        yield from facts.truncated(name, cut.captions, cut.example)
     for flag, count, found in (
-        (attention.ENLARGED, quality.much_enlarged, quality.enlarged),
-        (attention.CROPPED, quality.much_cropped, quality.cropped),
+        (facts.ENLARGED, quality.much_enlarged, quality.enlarged),
+        (facts.CROPPED, quality.much_cropped, quality.cropped),
     ):
-        yield from attention.much(flag, count, found.most, found.example)
+        yield from facts.much(flag, count, found.most, found.example)
 
 
 def _next(

@@ -27,11 +27,11 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 def shipped() -> dict[str, ShippedRecipe]:
     """Describe the shipped recipes by the first sentence of their files."""
     found = {}
-    for name in file.shipped():
-        text = regular.read(file.shipped_path(name)).decode()
+    for name, path in file.shipped().items():
+        text = regular.read(path).decode()
         comment = text.partition("\n\n")[0].replace("\n# ", " ")
         about = comment.removeprefix("# ").partition(". ")[0].removesuffix(".")
-        found[name] = ShippedRecipe(about, list(file.read_shipped(name).recipe.by_name))
+        found[name] = ShippedRecipe(about, list(recipes.find(name).recipe.by_name))
     return found
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple, TypeGuard
@@ -23,7 +23,6 @@ from shardwright.store.commands import Commands
 from shardwright.store.records import Record, is_image_id, is_mask
 from shardwright.store.store import Store
 
-_BATCH = 256  # samples a worker checks at a time
 _FIX = "correct the record, or delete its line and run {run.derive}"
 _DELETE = "delete the line and run {run.derive}"
 _MIGRATE = "run {run.migrate}"
@@ -53,32 +52,6 @@ RECORD_FAULTS = {
     "size_invalid": ("height or width is not the size of a picture", _FIX),
     "format_version_missing": ("no format_version", _FIX),
     "format_version_invalid": (f"format_version is not {FORMAT_VERSION}", _FIX),
-}
-
-_MAKE = "run {run.derive}"
-_REMAKE = "delete the file and run {run.derive}"
-_ELSEWHERE = "make it again with your own tool"
-
-# What is wrong with an array, and the fix.
-ARRAY_FAULTS = {
-    "missing": ("missing, but a record needs it", _MAKE),
-    "unreadable": ("cannot be read", "make it readable, or delete it and run {run.derive}"),
-    "not_a_file": ("not a regular file", _REMAKE),
-    "empty": ("empty", _REMAKE),
-    "not_npy": ("not a .npy file", _REMAKE),
-    "not_a_picture": ("not a {component.extension} picture", _REMAKE),
-    "truncated": ("shorter than its header says", _REMAKE),
-    "trailing_bytes": ("longer than its header says", _REMAKE),
-    "wrong_dtype": ("its dtype is not {component.dtype}", _REMAKE),
-    "wrong_shape": ("its shape is not one of {component.name}", _REMAKE),
-    "wrong_size": ("its shape {shape} fits neither its picture nor its bucket", _REMAKE),
-    "other_mask": ("its {shape[0]} rows are not the tokens that its mask keeps", _REMAKE),
-    "fortran_order": ("in Fortran order", _REMAKE),
-    "pickled": ("holds pickled objects, which are never loaded", _REMAKE),
-    "nan": ("has values that are not numbers (NaN)", _REMAKE),
-    "infinite": ("has infinite values", _REMAKE),
-    "unreadable_picture": ("cannot be decoded", _REMAKE),
-    "constant": ("all its values are the same", _REMAKE),
 }
 
 # A record with these is packed all the same, because training does not need them.
@@ -222,6 +195,34 @@ def words(fault: str, recipe: Recipe, run: Commands) -> tuple[str, str]:
     return what.format(text=texts, mask=fields, length=lengths), fix.format(run=run)
 
 
+_BATCH = 256  # samples a worker checks at a time
+_MAKE = "run {run.derive}"
+_REMAKE = "delete the file and run {run.derive}"
+_ELSEWHERE = "make it again with your own tool"
+
+# What is wrong with an array, and the fix.
+ARRAY_FAULTS = {
+    "missing": ("missing, but a record needs it", _MAKE),
+    "unreadable": ("cannot be read", "make it readable, or delete it and run {run.derive}"),
+    "not_a_file": ("not a regular file", _REMAKE),
+    "empty": ("empty", _REMAKE),
+    "not_npy": ("not a .npy file", _REMAKE),
+    "not_a_picture": ("not a {component.extension} picture", _REMAKE),
+    "truncated": ("shorter than its header says", _REMAKE),
+    "trailing_bytes": ("longer than its header says", _REMAKE),
+    "wrong_dtype": ("its dtype is not {component.dtype}", _REMAKE),
+    "wrong_shape": ("its shape is not one of {component.name}", _REMAKE),
+    "wrong_size": ("its shape {shape} fits neither its picture nor its bucket", _REMAKE),
+    "other_mask": ("its {shape[0]} rows are not the tokens that its mask keeps", _REMAKE),
+    "fortran_order": ("in Fortran order", _REMAKE),
+    "pickled": ("holds pickled objects, which are never loaded", _REMAKE),
+    "nan": ("has values that are not numbers (NaN)", _REMAKE),
+    "infinite": ("has infinite values", _REMAKE),
+    "unreadable_picture": ("cannot be decoded", _REMAKE),
+    "constant": ("all its values are the same", _REMAKE),
+}
+
+
 class Expected(NamedTuple):
     """What the record of a sample says about the shapes of its arrays."""
 
@@ -258,8 +259,7 @@ def look(
         try:
             size, shape = content.check(fd, component)
             time = os.fstat(fd).st_ctime_ns
-            sizes = expected.sizes
-            if sizes and not any(component.fits(shape, *size) for size in sizes):
+            if not _fits(component, shape, expected.sizes):
                 raise npy.BadArrayError("wrong_size")
             if component.trim and dict(expected.rows).get(component.name, shape[0]) != shape[0]:
                 raise npy.BadArrayError("other_mask")
@@ -272,6 +272,11 @@ def look(
     except npy.BadArrayError as error:
         return Look(error.reason, size, shape, time)
     return Look(None, size, shape, time)
+
+
+@lru_cache(maxsize=4096)
+def _fits(component: Component, shape: Shape, sizes: tuple[tuple[int, int], ...]) -> bool:
+    return not sizes or any(component.fits(shape, *size) for size in sizes)
 
 
 class ArrayFault(NamedTuple):

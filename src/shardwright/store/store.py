@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal, Self
 
 import msgspec
 import xxhash
@@ -21,7 +21,6 @@ from shardwright.interrupts import check
 from shardwright.layout import BUCKET_PREFIX, EMPTY_FOLDER, JSONL_NAME, STATE_FOLDER
 from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile
 from shardwright.recipes.compare import differences
-from shardwright.recipes.split import Split
 from shardwright.storage import files, steps, urls
 from shardwright.storage.paths import exists
 from shardwright.storage.place import place_at
@@ -260,24 +259,20 @@ def make_identity(store: Store) -> None:
     provenance.write_document(path, msgspec.json.encode(_Identity(id=hasher.hexdigest())))
 
 
-class Places(NamedTuple):
-    """A store, the folder of its shards, how the recipe splits them, and its captions."""
-
-    store: Store
-    shards: Location
-    split: Split | None
-    captions: str | None  # the file of captions that the recipe names
-
-
 def find_recipe(given: object) -> RecipeFile:
     """Read the recipe that ``--recipe`` names, else the one in force."""
     return recipes.find(None if given is None else as_text("--recipe", given, "a file or a name"))
 
 
-def find_places(recipe: object, derived_dir: object, jsonl: object, shards: object) -> Places:
-    """Find the store and the shard folder of a command; raise if the store has another recipe."""
+def find_places(
+    recipe: object, derived_dir: object, jsonl: object, shards: object
+) -> tuple[Store, Location, RecipeFile]:
+    """Find the store, the shard folder and the recipe file of a command.
+
+    Raise if the store has another recipe.
+    """
     file = find_recipe(recipe)
     folder = place("--derived-dir", file.paths["store"] if derived_dir is None else derived_dir)
     store = Store.at(folder, place_or_none("--jsonl", jsonl), file)
     output = urls.place("--output-dir", file.paths["shards"] if shards is None else shards)
-    return Places(store, output, file.split, file.paths.get("captions"))
+    return store, output, file
