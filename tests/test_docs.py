@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.recipes import find, keys
+from shardwright.recipes.values import DTYPES
 from tests.commands import run
 from tests.derive.pictures import make_images
 from tests.servers import new_bucket
@@ -100,7 +101,7 @@ def test_the_reference_of_recipes_has_every_key_once_with_a_valid_example() -> N
     for name, kind in keys.ENCODERS.items():
         assert f"`{name}`" in text
         assert all(f'`"{output}"`' in text for output in kind.outputs)
-    assert all(f"`{name}`" in text for name in keys.DTYPES)
+    assert all(f"`{name}`" in text for name in DTYPES)
 
 
 def without_times(output: str) -> str:

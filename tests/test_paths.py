@@ -145,7 +145,7 @@ def test_a_path_that_is_needed_cannot_be_none(call: Callable[..., object], argum
         (derive, "recompute", None, "--recompute is None; give names"),
         (derive, "model", 5, "--model is 5; give a mapping of component names to models"),
         (derive, "model", {"vae": 5}, "--model vae is 5; give a hub id or a folder"),
-        (derive, "encoders", 5, "--encoders is 5; give one of pretrained, sketch, or a mapping"),
+        (derive, "encoders", 5, "--encoders is 5; give a mapping of component names to encoders"),
         (derive, "device", 5, "--device is 5; give auto, cpu"),
         (derive, "dtype", 5, "--dtype 5: not supported"),
         (derive, "fit", 5, "--fit 5: unknown; choose from"),

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from shardwright import recipes
 from shardwright.errors import DamageError, ShardwrightError
-from shardwright.recipes import SPECIFICATION, Component, Recipe, build, find
-from shardwright.recipes.keys import COMPONENT, DTYPES, ENCODERS, IMAGES, TOP, keys_of
+from shardwright.recipes import SPECIFICATION, Component, Recipe, find
+from shardwright.recipes.keys import COMPONENT, ENCODERS, IMAGES, TOP, keys_of
+from shardwright.recipes.tables import Tables, tables_of
+from shardwright.recipes.values import DTYPES
 from shardwright.shards.format.keys import key as key_of
 from shardwright.showing import run as showing
 
@@ -148,7 +150,7 @@ def components(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> build.Tables:
+def tables(draw: st.DrawFn) -> Tables:
     images: dict[str, Any] = {"fit": draw(st.sampled_from(["original", "bucket"]))}
     if draw(st.booleans()):
         sides = st.integers(64, 2048)
@@ -173,9 +175,7 @@ def read(file: Path, text: str) -> Recipe:
 
 @given(tables=tables())
 @settings(max_examples=40)
-def test_a_recipe_is_the_same_from_each_form_it_is_written_in(
-    file: Path, tables: build.Tables
-) -> None:
+def test_a_recipe_is_the_same_from_each_form_it_is_written_in(file: Path, tables: Tables) -> None:
     try:
         recipe = read(file, showing.with_origins(tables, {}))
     except ShardwrightError as error:  # two resolutions with one bucket, a name with one of ours
@@ -188,9 +188,7 @@ def test_a_recipe_is_the_same_from_each_form_it_is_written_in(
     assert read(file, showing.starting(full, "a\nb")) == recipe
     if all(component.is_known for component in recipe.components):
         assert recipes.decode(msgspec.json.encode(recipe), "x") == recipe
-        assert (
-            read(file, showing.starting(showing.complete(build.tables_of(recipe)), "x")) == recipe
-        )
+        assert read(file, showing.starting(showing.complete(tables_of(recipe)), "x")) == recipe
 
 
 # Recipes from a store or a manifest

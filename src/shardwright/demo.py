@@ -16,16 +16,13 @@ from shardwright import regular
 from shardwright.buckets import Bucket
 from shardwright.building import BuildSummary, build
 from shardwright.deriving import DeriveSummary, derive
-from shardwright.encoders.sketch import decode
 from shardwright.errors import UsageError
 from shardwright.looking import look
 from shardwright.packing import PackSummary, pack
 from shardwright.progress import Progress
-from shardwright.recipes import Component
 from shardwright.storage import files
 from shardwright.storage.local import require_writable
-from shardwright.store.arrays import values
-from shardwright.store.store import Store, find_recipe
+from shardwright.store.store import find_recipe
 from shardwright.summary import Summary
 from shardwright.validate import integer
 from shardwright.verifying import VerifyReport, verify
@@ -61,7 +58,6 @@ class DemoSummary(Summary):
     first_sample: dict[str, str]
     samples_read: int
     tree: list[str]
-    preview: str | None  # a decoded latent, if the recipe has one
     report: str  # what ``look`` shows, as one page
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,16 +101,13 @@ def demo(
     built = build(images, output_dir=shards, **options, **again)
     change: dict[str, Any] = {"update": True, "prune": True}  # if there is one of an earlier run
     derived = derive(images, derived_dir=store, **options, **change, progress=progress)
-    made = Store.at(store).recipe
     packed = pack(derived_dir=store, output_dir=others, **again)
     verified = [
         verify(shards, read_data=True, against=images, progress=progress),
         verify(store, read_data=True, progress=progress),
         verify(others, read_data=True, against=store, progress=progress),
     ]
-    latent = next((c for c in made.components if c.follows_picture and c.is_array), None)
-    preview = root / "preview.jpg" if latent else None
-    first, count = _read_back(shards, latent, preview)
+    first, count = _read_back(shards)
     report = root / "report.html"
     look(shards, images=images, report=report, progress=progress)
     return DemoSummary(
@@ -127,7 +120,6 @@ def demo(
         first_sample=first,
         samples_read=count,
         tree=_tree(shards),
-        preview=None if preview is None else str(preview),
         report=str(report),
     )
 
@@ -164,10 +156,8 @@ def _make_picture(path: Path, size: Bucket, number: int) -> None:
     files.write(path.with_suffix(".txt"), f"{caption}\n".encode())
 
 
-def _read_back(
-    shards: Path, latent: Component | None, preview: Path | None
-) -> tuple[dict[str, str], int]:
-    """Read every member of every shard; describe the first sample and decode its latent."""
+def _read_back(shards: Path) -> tuple[dict[str, str], int]:
+    """Read every member of every shard, and describe the first sample."""
     members: dict[str, bytes] = {}
     for path in sorted(shards.glob("bucket_*/shard-*.tar")):
         with regular.opened(path) as opened, tarfile.open(fileobj=opened) as tar:
@@ -183,9 +173,6 @@ def _read_back(
             continue
         array = np.load(io.BytesIO(data), allow_pickle=False)
         first[name] = f"{array.dtype} {array.shape}"
-        if latent and preview and name == key + latent.suffix:
-            picture = decode(values(array, latent), latent)
-            files.write(preview, _jpeg(Image.fromarray(picture)))
     return first, len(samples)
 
 

@@ -68,11 +68,3 @@ def require_mapping(name: str, value: object, what: str) -> None:
     """Raise if a value is not a mapping."""
     if not isinstance(value, Mapping):
         raise UsageError(f"{name} is {value!r}", fix=f"give a mapping of {what}")
-
-
-def require_switches(**given: object) -> None:
-    """Raise if one is not a bool, because the string "no" would count as true."""
-    for name, value in given.items():
-        if not isinstance(value, bool):
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag} is {value!r}", fix="give True or False")

@@ -265,14 +265,14 @@ def test_a_place_where_no_store_can_be_is_refused_before_any_work(
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("why", ["no such encoders", "no caption"])
+@pytest.mark.parametrize("why", ["--encoders foo: unknown", "no caption"])
 def test_a_run_that_never_begins_its_work_leaves_no_trace(
     images: Path, tmp_path: Path, why: str
 ) -> None:
     if why == "no caption":
         for path in images.glob("*.txt"):
             path.unlink()
-    encoders = "foo" if why == "no such encoders" else "sketch"
+    encoders = "sketch" if why == "no caption" else "foo"
     done = run("derive", images, "--derived-dir", tmp_path / "d", "--encoders", encoders)
     assert done.returncode == 2
     assert why in done.stderr
@@ -303,9 +303,7 @@ def test_misspelt_encoders_are_answered_with_the_choices(
         run("derive", images, "--derived-dir", tmp_path / "d", "--encoders", "sketch")
     done = run("derive", images, "--derived-dir", tmp_path / "d", "--encoders", "skech")
     assert done.returncode == 2
-    assert done.stderr == (
-        "error: --encoders skech: no such encoders; choose from pretrained, sketch\n"
-    )
+    assert done.stderr == ("error: --encoders skech: unknown; choose from pretrained, sketch\n")
 
 
 def test_messages_about_one_image_are_in_the_singular(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_shipped_recipes_are_listed_even_if_the_own_file_is_wrong() -> None:
     Path("shardwright.toml").write_text("wrong")
     lines = run("--list").splitlines()
     names = [line.partition(":")[0] for line in lines[::2]]
-    assert names == shipped()
+    assert names == list(shipped())
     assert names[0] == "prx"
     assert lines[:2] == [
         "prx: dinov3, vae, t5",
@@ -191,15 +191,13 @@ def test_the_recipe_of_any_store_is_shown_whatever_file_is_there(
     )
 
 
-def test_a_recipe_may_be_named_with_or_without_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--recipe", "sdxl") == run("sdxl") == run("sdxl", "--recipe", "sdxl")
-    for words, what in (
-        (("sdxl", "--recipe", "flux"), "there are two recipes, sdxl and flux"),
-        (("--recipe", "flux", "sdxl"), "there are two recipes, flux and sdxl"),
-        (("sdxl", "--derived-dir", "x"), "--recipe and --derived-dir are both given"),
-    ):
-        assert main(["recipe", *words]) == 2
-        assert capsys.readouterr().err.endswith(f"error: {what}; give one of them\n")
+def test_a_recipe_is_named_without_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipe", "--recipe", "sdxl"]) == 2
+    assert capsys.readouterr().err.endswith("no --recipe here: name it without the flag\n")
+    assert main(["recipe", "sdxl", "--derived-dir", "x"]) == 2
+    assert capsys.readouterr().err.endswith(
+        "error: a recipe and --derived-dir are both given; give one of them\n"
+    )
 
 
 def test_json_holds_the_recipe_for_programs() -> None:
@@ -216,7 +214,7 @@ def test_json_holds_the_recipe_for_programs() -> None:
     }
     assert told["buckets"][0] == "1024x1024"
     assert tomllib.loads(told["toml"])["component"]["t5"]["tokens"] == 77
-    assert list(json.loads(run("--list", "--json"))["shipped"]) == shipped()
+    assert list(json.loads(run("--list", "--json"))["shipped"]) == list(shipped())
 
 
 def test_an_empty_file_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,7 @@ import pytest
 from PIL import Image, ImageCms
 
 from shardwright.deriving import images
-from shardwright.encoders.base import Picture
-from shardwright.encoders.preparing import pixels
+from shardwright.encoders.base import Picture, pixels
 from shardwright.errors import ProvenanceError
 from shardwright.progress import Lines
 from shardwright.store.provenance import complete

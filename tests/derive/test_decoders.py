@@ -20,7 +20,7 @@ from shardwright.deriving import decoders
 from shardwright.deriving.decoders import Decoders, Heads, children_for, copies_for
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.views import View
-from shardwright.encoders.preparing import Pixels, Preprocessing
+from shardwright.encoders.base import Pixels, Preprocessing
 from shardwright.engine.local import cores
 from shardwright.errors import ShardwrightError
 from tests.commands import children, is_alive, wait_until

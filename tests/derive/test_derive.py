@@ -511,22 +511,14 @@ def test_to_go_on_as_before_may_take_fewer_components(tmp_path: Path) -> None:
         sketch(images, derived)
 
 
-@pytest.mark.parametrize(
-    ("before", "flags"),
-    [
-        ({"model": "org/vae", "revision": "abc"}, "--model vae=org/vae@abc"),
-        ({"model": "my-vae", "sha256": "123"}, "--model vae=/models/my-vae"),
-        ({"model": "org/vae", "dtype": "float32"}, "--dtype vae=float32 --model vae=org/vae"),
-        ({"encoder": "AutoencoderTiny"}, "the settings it was made with"),
-    ],
-)
-def test_the_flags_of_before_name_models_and_dtypes(before: dict[str, str], flags: str) -> None:
-    asked = "/models/my-vae" if "sha256" in before else None
-    entry = Entry({"encoders": "pretrained", **before}, "shardwright", model=asked)
-    now = {"encoders": "pretrained", **dict.fromkeys(before, "other")}
+@pytest.mark.parametrize("key", ["model", "dtype", "encoder"])
+def test_what_was_before_is_listed_also_where_no_choice_restores_it(key: str) -> None:
+    entry = Entry({"encoders": "pretrained", key: "old"}, "shardwright")
     with pytest.raises(ProvenanceError) as caught:
-        require_same({"vae": entry}, {"vae": now}, Path("derived"))
-    assert f"to go on as before, give {flags}; to recompute" in str(caught.value)
+        require_same({"vae": entry}, {"vae": {"encoders": "pretrained", key: "new"}}, Path("x"))
+    assert f"(vae: {key} was old, now new); to go on as before, give the settings" in str(
+        caught.value
+    )
 
 
 def test_another_model_is_named_with_the_one_before(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from PIL import Image, ImageFile
 
 from shardwright.deriving import images
 from shardwright.deriving.images import BadImageError, Size, measure
-from shardwright.encoders.base import Picture
-from shardwright.encoders.preparing import pixels
+from shardwright.encoders.base import Picture, pixels
 from tests.derive.pictures import gradient, make_bomb
 
 ORIENTATION = 0x0112

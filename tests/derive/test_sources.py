@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.cli.derive import EPILOG
+from shardwright.cli import derive
 from shardwright.deriving import captions, sources
 from shardwright.deriving.captions import CaptionError
 from shardwright.deriving.sources import Source, problems
@@ -245,5 +245,5 @@ def test_a_sidecar_is_text_in_utf8(tmp_path: Path) -> None:
 
 
 def test_the_help_gives_the_status_of_a_model_that_is_not_there() -> None:
-    (line,) = [line for line in EPILOG.splitlines() if "no such model" in line]
+    (line,) = [line for line in str(derive.__doc__).splitlines() if "no such model" in line]
     assert line.split()[0] == str(InputMissingError.exit_code)

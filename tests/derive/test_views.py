@@ -18,9 +18,8 @@ from shardwright.buckets import Bucket
 from shardwright.deriving import images
 from shardwright.deriving.images import BadImageError, Size
 from shardwright.deriving.views import View, look
-from shardwright.encoders.base import Options, Picture
+from shardwright.encoders.base import Options, Picture, Pixels, Preprocessing, preparing
 from shardwright.encoders.picture import Writer
-from shardwright.encoders.preparing import Pixels, Preprocessing, preparing
 from shardwright.encoders.sketch import load
 from shardwright.recipes import SPECIFICATION, Component
 from shardwright.recipes.values import PIXELS

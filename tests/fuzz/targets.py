@@ -36,7 +36,8 @@ from shardwright.shards.format import records as shard_records
 from shardwright.shards.format.tarread import BadTarError, Entry
 from shardwright.shards.loaders.indexes import read_record
 from shardwright.storage.paths import is_gone
-from shardwright.store import arrays, content, facts, paths, provenance, records, rules
+from shardwright.store import arrays, content, facts, paths, provenance, records
+from shardwright.store.faults import RECORD_FAULTS, Rules
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError
 from shardwright.store.stage1 import repeated_ids, to_stage2
@@ -58,8 +59,8 @@ def record_lines(data: bytes) -> None:
             require_name(error.reason)
         else:
             assert records.parse(records.line(record)) == record
-            for fault in rules.Rules(SPECIFICATION).faults(record):
-                assert fault in rules.FAULTS
+            for fault in Rules(SPECIFICATION).faults(record):
+                assert fault in RECORD_FAULTS
         try:
             become = to_stage2(line, repeated, SPECIFICATION)
         except BadRecordError as error:

@@ -20,7 +20,7 @@ from PIL import Image
 from shardwright.encoders.contract import picture
 from shardwright.recipes import ANY, Component, Mask, Shape, Side
 from shardwright.store import arrays, content
-from shardwright.store.array_faults import FAULTS, Expected, look
+from shardwright.store.faults import ARRAY_FAULTS, Expected, look
 from shardwright.store.npy import BadArrayError
 from tests import stores
 from tests.fuzz.targets import on_disk
@@ -68,7 +68,7 @@ def fault(data: bytes, extension: str, *, decode: bool = False) -> str | None:
         found = error.reason
     else:
         return None
-    assert found in FAULTS
+    assert found in ARRAY_FAULTS
     return found
 
 

@@ -13,8 +13,8 @@ from msgspec.structs import astuple
 
 from shardwright.recipes import SPECIFICATION
 from shardwright.store import records
+from shardwright.store.faults import HARMLESS, RECORD_FAULTS, Rules
 from shardwright.store.records import LONGEST_LINE, BadRecordError
-from shardwright.store.rules import FAULTS, HARMLESS, Rules
 
 BYTES = st.binary(max_size=200)
 PIECES = st.lists(
@@ -120,7 +120,7 @@ FIELDS = st.sampled_from(
 @settings(max_examples=150, deadline=None)
 def test_any_record_is_ready_or_has_a_named_problem(record: dict[str, Any]) -> None:
     problem = RULES.problem(record)
-    assert problem is None or problem in FAULTS.keys() - HARMLESS
+    assert problem is None or problem in RECORD_FAULTS.keys() - HARMLESS
 
 
 def test_brackets_in_strings_are_no_nesting() -> None:

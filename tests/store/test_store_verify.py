@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import shardwright
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.recipes import SPECIFICATION, Component
-from shardwright.store import rules
+from shardwright.store import faults
 from shardwright.store.arrays import check_values, values
 from shardwright.store.npy import BadArrayError
 from tests.durability.soak import SOAK
@@ -429,12 +429,12 @@ def test_a_stage_1_record_is_one_finding_with_one_fix(store: SmallStore) -> None
 )
 def test_verify_finds_every_reason_for_which_pack_would_skip(name: str, value: object) -> None:
     fields = record("a", 8, 8) | {name: value}
-    valid = rules.Rules(SPECIFICATION)
+    valid = faults.Rules(SPECIFICATION)
     found = list(valid.faults(fields))
     reason = valid.problem(fields)
     assert reason is None or reason in found
-    assert (reason is None) == (set(found) <= rules.HARMLESS)
-    assert set(found) <= rules.FAULTS.keys()
+    assert (reason is None) == (set(found) <= faults.HARMLESS)
+    assert set(found) <= faults.RECORD_FAULTS.keys()
 
 
 # Faults of a line.

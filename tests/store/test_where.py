@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardwright import UsageError
-from shardwright.store.where import All, Compare, Condition, In, Not, Some, conditions, parse
+from shardwright.store.where import Compare, Condition, Joined, conditions, parse
 
 RECORD = {
     "image_id": "cat-1",
@@ -70,7 +70,7 @@ RECORD = {
 )
 def test_it_holds(text: str) -> None:
     assert parse(text).holds(RECORD)
-    assert not Not(parse(text)).holds(RECORD)
+    assert not Joined("not", (parse(text),)).holds(RECORD)
 
 
 @pytest.mark.parametrize(
@@ -148,19 +148,23 @@ compares: st.SearchStrategy[Condition] = (
     st.builds(Compare, names, st.sampled_from(["=", "!="]), values)
     | st.builds(Compare, names, st.sampled_from(["<", "<=", ">", ">="]), numbers | texts)
     | st.builds(Compare, names, st.sampled_from(["~", "!~"]), st.sampled_from(["a", "\\d", '"']))
-    | st.builds(In, names, st.lists(values, min_size=1, max_size=3).map(tuple))
+    | st.builds(Compare, names, st.just("in"), st.lists(values, min_size=1, max_size=3).map(tuple))
 )
 
 
-def several(kind: type, inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Make conditions of two or more terms, none of which is of the same kind."""
-    terms = st.lists(inner.filter(lambda term: not isinstance(term, kind)), min_size=2, max_size=3)
-    return terms.map(lambda found: kind(tuple(found)))
+def several(word: str, inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Make conditions of two or more terms, none of which is joined by the same word."""
+    others = inner.filter(lambda term: getattr(term, "word", None) != word)
+    return st.lists(others, min_size=2, max_size=3).map(lambda found: Joined(word, tuple(found)))
+
+
+def opposite(term: Condition) -> Condition:
+    return Joined("not", (term,))
 
 
 trees = st.recursive(
     compares,
-    lambda inner: st.builds(Not, inner) | several(All, inner) | several(Some, inner),
+    lambda inner: inner.map(opposite) | several("and", inner) | several("or", inner),
     max_leaves=6,
 )
 

@@ -92,9 +92,7 @@ def build(
     from shardwright.storage.place import place_at
     from shardwright.store.store import find_recipe
 
-    switches = {"sha256": sha256, "ignore_space": ignore_space, "compile": compile}
     ways = {"append": append, "overwrite": overwrite}
-    validate.require_switches(shuffle=shuffle, dry_run=dry_run, **switches, **ways)
     for flag, value, known in (("fit", fit, FITS), ("decode", decode, DECODES), ("ids", ids, IDS)):
         validate.require_known(f"--{flag}", value, known)
     if append and overwrite:

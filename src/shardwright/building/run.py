@@ -41,7 +41,7 @@ from shardwright.storage.local import require_space, require_writable
 from shardwright.storage.place import place_at
 from shardwright.storage.remote import AbortedUploadError
 from shardwright.storage.urls import local
-from shardwright.store.folders import is_store
+from shardwright.store.store import is_store
 
 _TRIES = 3  # of a build that another process disturbs
 

@@ -1,4 +1,46 @@
-"""``shardwright build``: images straight to shards."""
+"""images and captions straight to tar shards, without a store between.
+
+Makes WebDataset tar shards of images and captions, on every GPU of the machine. It gives the same
+samples as derive followed by pack, but writes only the shards: no loose files.
+
+IMAGES are folders of images, or of tars of images as img2dataset writes them (KEY.jpg, png or webp
+with KEY.txt, or KEY.json with a caption), or such tars. The keys, captions and JSON fields of tars
+are kept; fields that Shardwright writes itself are overridden. Captions come from --captions, else
+from name.txt beside name.jpg or KEY.txt, else from KEY.json.
+
+First all images are listed and measured, and the plan is stored. Then each shard is made, and
+committed when it is on the disk. To continue after an interruption, run the same command again; to
+start over, add --overwrite. An image that fails is left out of its shard;
+OUTPUT_DIR/.shardwright/ledger.jsonl lists each of them with the reason. With --limit, other
+images take their place.
+
+--append adds the images that are not in the shards yet. Shards that pack has made may be appended
+to as well, if they have the same settings. --append and --overwrite go on with the --where, lists
+and --split of the last run, and print them; with --overwrite, none drops one of them, for example
+--where none. They read the captions file of the last build of these images, if none is given;
+--captions none forgets it.
+
+--from SHARDS --components NAME,... builds from shards instead of images: it makes new shards in
+which these components are made again, or added, as the recipe and the flags now say, and copies all
+others bit by bit. What is made from the caption needs nothing else; what is made from the picture
+needs a picture member in SHARDS. Samples, order, buckets and split stay.
+
+  shardwright build data/approved --output-dir data/shards --dry-run
+  shardwright build data/approved --fit bucket --split val=5%
+  shardwright build laion/00000.tar laion/00001.tar --recipe flux --device cuda:0,cuda:1
+  shardwright build data/approved --append
+  shardwright build --from data/shards --components t5 --recipe long.toml --output-dir data/long
+
+exit status:
+  0    done
+  1    failed: there are shards already, made with other settings, the disk is full, 100 failures in
+       a row; with --dry-run: the run would fail for one of these reasons but the last
+  2    wrong usage, no images, no captions, no such model, or an interrupted build of another kind
+  3    done, but some images failed
+  11   another run is writing to the same folder
+  12   the manifest or an index of earlier shards is damaged, or a shard is missing
+  130  interrupted (terminated: 143, hung up: 129); run the same command to continue
+"""
 
 from __future__ import annotations
 
@@ -19,55 +61,8 @@ from shardwright.cli.options import (
 )
 from shardwright.cli.pack import buckets_table, copies_note
 from shardwright.cli.printing import by_reason, call, caption_lines, facts_lines, shown_lines, total
-from shardwright.layout import STATE_FOLDER
 from shardwright.progress import duration, quantity, rate, size
 from shardwright.text import shown
-
-HELP = "images and captions straight to tar shards, without a store between"
-DESCRIPTION = f"""\
-Makes WebDataset tar shards of images and captions, on every GPU of the machine. It gives the same
-samples as derive followed by pack, but writes only the shards: no loose files.
-
-IMAGES are folders of images, or of tars of images as img2dataset writes them (KEY.jpg, png or webp
-with KEY.txt, or KEY.json with a caption), or such tars. The keys, captions and JSON fields of tars
-are kept; fields that Shardwright writes itself are overridden. Captions come from --captions, else
-from name.txt beside name.jpg or KEY.txt, else from KEY.json.
-
-First all images are listed and measured, and the plan is stored. Then each shard is made, and
-committed when it is on the disk. To continue after an interruption, run the same command again; to
-start over, add --overwrite. An image that fails is left out of its shard;
-OUTPUT_DIR/{STATE_FOLDER}/ledger.jsonl lists each of them with the reason. With --limit, other
-images take their place.
-
---append adds the images that are not in the shards yet. Shards that pack has made may be appended
-to as well, if they have the same settings. --append and --overwrite go on with the --where, lists
-and --split of the last run, and print them; with --overwrite, none drops one of them, for example
---where none. They read the captions file of the last build of these images, if none is given;
---captions none forgets it.
-
---from SHARDS --components NAME,... builds from shards instead of images: it makes new shards in
-which these components are made again, or added, as the recipe and the flags now say, and copies all
-others bit by bit. What is made from the caption needs nothing else; what is made from the picture
-needs a picture member in SHARDS. Samples, order, buckets and split stay."""
-EPILOG = """\
-example:
-  shardwright build data/approved --output-dir data/shards --dry-run
-  shardwright build data/approved --fit bucket --split val=5%
-  shardwright build laion/00000.tar laion/00001.tar --recipe flux --device cuda:0,cuda:1
-  shardwright build data/approved --append
-  shardwright build --from data/shards --components t5 --recipe long.toml --output-dir data/long
-
-exit status:
-  0    done
-  1    failed: there are shards already, made with other settings, the disk is full, 100 failures in
-       a row; with --dry-run: the run would fail for one of these reasons but the last
-  2    wrong usage, no images, no captions, no such model, or an interrupted build of another kind
-  3    done, but some images failed
-  11   another run is writing to the same folder
-  12   the manifest or an index of earlier shards is damaged, or a shard is missing
-  130  interrupted (terminated: 143, hung up: 129); run the same command to continue
-"""
-
 
 HINTS = {  # of flags that other tools have
     **ENCODING_HINTS,

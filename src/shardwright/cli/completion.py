@@ -1,14 +1,5 @@
-"""``shardwright completion``: a script that lets a shell complete our commands, flags and paths."""
+"""print a script with which bash, zsh or fish complete commands, flags and paths.
 
-from __future__ import annotations
-
-import argparse
-
-from shardwright.cli.options import Flag, Known, as_path
-from shardwright.cli.printing import print_json, say
-
-HELP = "print a script with which bash, zsh or fish complete commands, flags and paths"
-DESCRIPTION = """\
 Prints a script for your shell. Write it to where the shell looks for it, and start a new shell;
 then the Tab key completes commands, flags and paths.
 
@@ -18,9 +9,8 @@ then the Tab key completes commands, flags and paths.
         autoload -U compinit && compinit in ~/.zshrc
   fish  ~/.config/fish/completions/shardwright.fish
 
-Write it again after an update of shardwright. --json puts the script in an object."""
-EPILOG = """\
-example:
+Write it again after an update of shardwright. --json puts the script in an object.
+
   shardwright completion bash > ~/.local/share/bash-completion/completions/shardwright
   shardwright completion zsh > ~/.zfunc/_shardwright
   shardwright completion fish > ~/.config/fish/completions/shardwright.fish
@@ -32,6 +22,12 @@ exit status:
   130  interrupted (terminated: 143, hung up: 129)
 """
 
+from __future__ import annotations
+
+import argparse
+
+from shardwright.cli.options import Flag, Known, as_path
+from shardwright.cli.printing import print_json, say
 
 FLAGS: dict[str, Flag] = {
     "shell": {"nargs": None, "choices": ("bash", "zsh", "fish"), "help": "bash, zsh or fish"}

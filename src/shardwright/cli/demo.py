@@ -1,4 +1,20 @@
-"""``shardwright demo``: all steps on generated pictures."""
+"""run all steps on generated pictures, in seconds.
+
+Paints pictures in several formats, each with a caption. Builds shards of them with the sketch
+encoders, verifies them against the pictures, reads them back with only Python's tarfile, and writes
+a report of them. Then makes the same shards with a store between: derive, pack. Downloads nothing,
+and does not need torch.
+
+  shardwright demo
+
+exit status:
+  0    done
+  1    failed
+  2    wrong usage, or the folder is in use for something else
+  11   another run is writing there
+  12   the result is damaged; do not trust this disk
+  130  interrupted (terminated: 143, hung up: 129); run the same command to continue
+"""
 
 from __future__ import annotations
 
@@ -14,24 +30,6 @@ from shardwright.text import shown
 if TYPE_CHECKING:
     from shardwright.demo import DemoSummary
 
-HELP = "run all steps on generated pictures, in seconds"
-DESCRIPTION = """\
-Paints pictures in several formats, each with a caption. Builds shards of them with the sketch
-encoders, verifies them against the pictures, reads them back with only Python's tarfile, and writes
-a report of them. Then makes the same shards with a store between: derive, pack. Downloads nothing,
-and does not need torch."""
-EPILOG = """\
-example:
-  shardwright demo
-
-exit status:
-  0    done
-  1    failed
-  2    wrong usage, or the folder is in use for something else
-  11   another run is writing there
-  12   the result is damaged; do not trust this disk
-  130  interrupted (terminated: 143, hung up: 129); run the same command to continue
-"""
 _NEXT = """\
 next, on your own images (name.jpg with name.txt beside it, or --captions FILE):
   shardwright build IMAGES --dry-run --encoders sketch   what would be made
@@ -68,8 +66,6 @@ def _describe(result: DemoSummary) -> str:
             + [f"  {name:<20} {text}" for name, text in result.first_sample.items()]
         ),
     ]
-    if result.preview is not None:
-        parts.append(f"its latent, decoded again: {shown(result.preview)}")
     report, folder = shown(result.report), shown(f"{result.folder}/shards")
     parts.append(f"5. wrote a page with what is in it: {report}\n  more: shardwright look {folder}")
     same = "the same tars as build made, byte for byte" if result.same else "OTHER tars than build"

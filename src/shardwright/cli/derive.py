@@ -1,4 +1,39 @@
-"""``shardwright derive``: Stage 2."""
+"""Stage 2: make the arrays and records of a folder of images and captions.
+
+Makes the missing arrays and records of the images below a folder, one array per component.
+
+Captions come from --captions, else from the record in the store, else from name.txt beside
+name.jpg. --recompute takes name.txt before the record, if it makes all arrays of the caption; so
+does --update, unless the caption on record came from --captions. The store remembers the file of
+--captions, for later runs and for status; --captions none forgets it. An image's id is its file
+name without the extension, unless --ids says otherwise. Existing arrays and records are left as
+they are: after an interruption, or with new images, run the same command again. Hidden files and
+links to folders are skipped.
+
+--update makes again exactly what was made from images or captions that have changed. A renamed
+image (its old path is gone, and no other image has its content) keeps its arrays. --prune removes
+the records and arrays of images that were below IMAGES and are gone, after listing them; see them
+first with --dry-run. A moved folder is recognised by the images in it. Others that are not found
+are listed with the command that removes them too, by --prune-below.
+
+Images that cannot be derived are listed with the reason in failures.jsonl below
+DERIVED_DIR/.shardwright. The settings that arrays were made with are in provenance.json beside
+it; a run with other settings stops before any work. --recompute makes new arrays beside the old
+ones, which stay in use until all are made. To try it without models: --encoders sketch.
+
+  shardwright derive data/approved --dry-run
+  shardwright derive data/approved --captions captions.jsonl --fit bucket --trial 4
+  shardwright derive data/approved --update --prune --dry-run
+  shardwright derive --components vae --batch-size 2 --model vae=/models/FLUX.1-dev
+
+exit status:
+  0    done
+  1    failed: other settings than before, the disk is full, 100 failures in a row
+  2    wrong usage, no images, no captions, or no such model
+  3    done, but some images failed
+  11   another run is writing to the same store
+  130  interrupted (terminated: 143, hung up: 129); run the same command to continue
+"""
 
 from __future__ import annotations
 
@@ -24,43 +59,6 @@ from shardwright.layout import STATE_FOLDER
 from shardwright.progress import duration, quantity, rate, size
 from shardwright.text import near, shown
 
-HELP = "Stage 2: make the arrays and records of a folder of images and captions"
-DESCRIPTION = f"""\
-Makes the missing arrays and records of the images below a folder, one array per component.
-
-Captions come from --captions, else from the record in the store, else from name.txt beside
-name.jpg. --recompute takes name.txt before the record, if it makes all arrays of the caption; so
-does --update, unless the caption on record came from --captions. The store remembers the file of
---captions, for later runs and for status; --captions none forgets it. An image's id is its file
-name without the extension, unless --ids says otherwise. Existing arrays and records are left as
-they are: after an interruption, or with new images, run the same command again. Hidden files and
-links to folders are skipped.
-
---update makes again exactly what was made from images or captions that have changed. A renamed
-image (its old path is gone, and no other image has its content) keeps its arrays. --prune removes
-the records and arrays of images that were below IMAGES and are gone, after listing them; see them
-first with --dry-run. A moved folder is recognised by the images in it. Others that are not found
-are listed with the command that removes them too, by --prune-below.
-
-Images that cannot be derived are listed with the reason in failures.jsonl below
-DERIVED_DIR/{STATE_FOLDER}. The settings that arrays were made with are in provenance.json beside
-it; a run with other settings stops before any work. --recompute makes new arrays beside the old
-ones, which stay in use until all are made. To try it without models: --encoders sketch."""
-EPILOG = """\
-example:
-  shardwright derive data/approved --dry-run
-  shardwright derive data/approved --captions captions.jsonl --fit bucket --trial 4
-  shardwright derive data/approved --update --prune --dry-run
-  shardwright derive --components vae --batch-size 2 --model vae=/models/FLUX.1-dev
-
-exit status:
-  0    done
-  1    failed: other settings than before, the disk is full, 100 failures in a row
-  2    wrong usage, no images, no captions, or no such model
-  3    done, but some images failed
-  11   another run is writing to the same store
-  130  interrupted (terminated: 143, hung up: 129); run the same command to continue
-"""
 _IDLE = 0.5  # of the encoders' time: above, something else is the bottleneck
 _BUSY = 0.5  # of the cores' time: above, that is decoding, and not waiting for a disk or a network
 
@@ -299,10 +297,9 @@ def _counts(summary: DeriveSummary) -> str:
         f"derived: {summary.derived:,}",
         f"already_complete: {summary.already_complete:,}",
         f"failed: {summary.failed:,}",
-        *by_reason(summary.failed_by_reason),
     ]
     if summary.left_out:
-        lines += [f"left_out: {total(summary.left_out):,}", *by_reason(summary.left_out)]
+        lines.append(f"left_out: {total(summary.left_out):,}")
     if summary.kept_captions:
         lines.append(f"kept_captions: {summary.kept_captions:,} (the new text is not encoded)")
     if summary.replaced_captions and not summary.updated_captions:
@@ -318,8 +315,13 @@ def _counts(summary: DeriveSummary) -> str:
             lines.append(f"{name}: {len(paths):,} (for example {shown(paths[0])})")
     lines += change_lines(summary) + facts_lines(summary)
     lines += caption_lines(summary.caption_rows)
-    lines += by_reason(summary.unused_rows, "unused_rows, ")
-    lines += by_reason(summary.unapplied_profiles, "")
+    for reasons, before in (
+        (summary.unused_rows, "unused_rows, "),
+        (summary.unapplied_profiles, ""),
+        (summary.failed_by_reason, "  "),
+        (summary.left_out, "  "),
+    ):
+        lines += by_reason(reasons, before)
     if summary.fit is not None:
         lines.append(f"fit {summary.fit}")
     return "\n".join(lines)

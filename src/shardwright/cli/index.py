@@ -1,13 +1,5 @@
-"""``shardwright index``: index files for other loaders."""
+"""write the index files that other loaders need, or remove them.
 
-from __future__ import annotations
-
-from shardwright.cli.options import RECIPE, names, path, switch
-from shardwright.shards.loaders import IndexSummary
-from shardwright.text import shown
-
-HELP = "write the index files that other loaders need, or remove them"
-DESCRIPTION = """\
 Writes the files that a loader needs beside the shards. They are made from the index of pack; no
 shard is read. Plain webdataset and Ray Data need nothing. For the others, --for
 
@@ -21,9 +13,8 @@ shard is read. Plain webdataset and Ray Data need nothing. For the others, --for
 Run it again after every pack; files of shards that are gone are removed. A file that index did not
 write, or that you edited, is never replaced or removed. In the card, write your own text outside
 the two marked parts. Visible files of one loader can confuse another (Hugging Face's data_dir=
-opens each as a tar), so write only what you use; --remove removes them."""
-EPILOG = """\
-example:
+opens each as a tar), so write only what you use; --remove removes them.
+
   shardwright index data/shards --for hf
   shardwright index data/shards --for energon,wids
   shardwright index data/shards --for energon --remove
@@ -37,6 +28,13 @@ exit status:
   12   the manifest or an index is damaged
   130  interrupted (terminated: 143, hung up: 129); the same command continues
 """
+
+from __future__ import annotations
+
+from shardwright.cli.options import RECIPE, names, path, switch
+from shardwright.shards.loaders import IndexSummary
+from shardwright.text import shown
+
 _LISTED = 4  # files that are named
 _LOADERS = ("energon", "dali", "wids", "webshart", "hf")
 

@@ -1,19 +1,5 @@
-"""``shardwright look``: see what is in a store or in shards."""
+"""see what is in a store or a shard folder, in a browser.
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
-
-from shardwright.cli.options import RECIPE, number, path, switch, text
-from shardwright.cli.printing import table
-from shardwright.looking import LookSummary
-from shardwright.progress import quantity
-from shardwright.text import shown
-
-HELP = "see what is in a store or a shard folder, in a browser"
-_STATISTICS = ("min", "max", "mean", "std")
-DESCRIPTION = """\
 Opens a page in the browser that shows what a store, a shard folder or shards at a URL hold: counts
 and histograms, what needs attention, a grid of samples to filter and sort, each sample with its
 crop, its latent as a picture and what was cut off its caption, near-duplicates and outliers, and a
@@ -24,9 +10,8 @@ data, and nothing is loaded from elsewhere.
 identical files and near-duplicates, all but the first of each group, for pack --exclude-ids-file or
 --split-by. Images are compared by the first component with an encoder of ours that gives one vector
 for each image (dinov2, dinov3, siglip2). --component names another; without one, only identical
-files are found."""
-EPILOG = """\
-example:
+files are found.
+
   shardwright look data/shards
   shardwright look data/derived --images /mnt/moved/approved
   shardwright look data/shards --compare data/shards-other-vae
@@ -42,6 +27,19 @@ exit status:
   12   the shards are damaged; shardwright verify lists how
   130  interrupted, which is how the page ends (terminated: 143, hung up: 129)
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from shardwright.cli.options import RECIPE, number, path, switch, text
+from shardwright.cli.printing import table
+from shardwright.looking import LookSummary
+from shardwright.progress import quantity
+from shardwright.text import shown
+
+_STATISTICS = ("min", "max", "mean", "std")
 
 
 FLAGS = {

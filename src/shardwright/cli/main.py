@@ -70,11 +70,14 @@ def parser() -> argparse.ArgumentParser:
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND")
     for command in COMMANDS:
         name = command.__name__.rpartition(".")[2]
+        # The docstring of a command is its manual: what it does, examples, exit codes.
+        summary, _, manual = (command.__doc__ or "").partition("\n\n")
+        description, begin, examples = manual.partition("\n\n  shardwright ")
         sub = subparsers.add_parser(
             name,
-            help=command.HELP,
-            description=command.DESCRIPTION,
-            epilog=command.EPILOG,
+            help=summary.rstrip("."),
+            description=description,
+            epilog="example:" + begin[1:] + examples,
             formatter_class=formatter,
             allow_abbrev=False,  # a typing mistake must not become --overwrite
         )

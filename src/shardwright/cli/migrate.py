@@ -1,14 +1,5 @@
-"""``shardwright migrate``: Stage 1 to Stage 2."""
+"""convert Stage 1 to Stage 2: move inline arrays out of the JSONL.
 
-from __future__ import annotations
-
-from shardwright.cli.options import STORE, WORKERS, switch
-from shardwright.migrating import MigrateSummary
-from shardwright.progress import quantity, size
-from shardwright.text import shown
-
-HELP = "convert Stage 1 to Stage 2: move inline arrays out of the JSONL"
-DESCRIPTION = """\
 Converts Stage 1 (a JSONL with inline arrays, for example dinov3_embedding) to Stage 2 (a store).
 Each array goes to its own .npy file, its values rounded to the nearest float32 (dinov3) or
 float16 (the others). The record gets its image_id, aspect_bucket and format_version; other fields
@@ -20,9 +11,8 @@ it is and is reported with its number. A missing height or width is read from th
 image_path leads to it from the current folder.
 
 The JSONL is replaced in one step at the end, and the original is kept beside it. After a kill,
-run the same command again: the result is the same. A second run changes nothing."""
-EPILOG = """\
-example:
+run the same command again: the result is the same. A second run changes nothing.
+
   shardwright migrate --dry-run
   shardwright migrate --derived-dir data/derived
 
@@ -34,6 +24,14 @@ exit status:
   11   another run is writing to the same store
   130  interrupted (terminated: 143, hung up: 129); run the same command to continue
 """
+
+from __future__ import annotations
+
+from shardwright.cli.options import STORE, WORKERS, switch
+from shardwright.migrating import MigrateSummary
+from shardwright.progress import quantity, size
+from shardwright.text import shown
+
 _LINES_LISTED = 10
 
 

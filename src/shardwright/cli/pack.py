@@ -1,31 +1,5 @@
-"""``shardwright pack``: Stage 3."""
+"""Stage 3: pack a store into tar shards per aspect bucket.
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
-
-from shardwright.cli.options import (
-    CLUSTER,
-    IGNORE_SPACE,
-    SELECTION,
-    STORE,
-    WORKERS,
-    number,
-    path,
-    switch,
-)
-from shardwright.cli.printing import by_reason, listed, shown_lines, table, total
-from shardwright.packing import BucketSummary, PackSummary
-from shardwright.packing.summary import PartSummary, SyncSummary
-from shardwright.progress import quantity, size
-from shardwright.text import shown
-
-if TYPE_CHECKING:
-    from shardwright.comparing.parts import InParts
-
-HELP = "Stage 3: pack a store into tar shards per aspect bucket"
-DESCRIPTION = """\
 Packs every ready sample of a Stage 2 store into WebDataset tar shards, a folder per aspect bucket.
 
 A sample is ready when its record is complete and all its arrays are there and valid; the others
@@ -56,9 +30,8 @@ other names in `backticks`), or enlarged, cropped, tokens and tokens_lost, with 
 true, false or null: = != < <= > >= in ("a", "b"), and ~ !~ for regular expressions, joined by and,
 or, not and parentheses.
 
-Memory: a few hundred bytes per record, about 470 MB for 1,000,000 records."""
-EPILOG = """\
-example:
+Memory: a few hundred bytes per record, about 470 MB for 1,000,000 records.
+
   shardwright pack --dry-run --limit 100
   shardwright pack --limit 100 --shuffle --output-dir data/shards/trial
   shardwright pack --split val=5%
@@ -76,6 +49,31 @@ exit status:
   12   the manifest or an index of earlier shards is damaged, or a shard is missing
   130  interrupted (terminated: 143, hung up: 129); finished shards are kept, --resume continues
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from shardwright.cli.options import (
+    CLUSTER,
+    IGNORE_SPACE,
+    SELECTION,
+    STORE,
+    WORKERS,
+    number,
+    path,
+    switch,
+)
+from shardwright.cli.printing import by_reason, listed, shown_lines, table, total
+from shardwright.packing import BucketSummary, PackSummary
+from shardwright.packing.summary import PartSummary, SyncSummary
+from shardwright.progress import quantity, size
+from shardwright.text import shown
+
+if TYPE_CHECKING:
+    from shardwright.comparing.parts import InParts
+
 _SHARDS_LISTED = 10
 
 _STORE = "give the store without a flag, or with --derived-dir"

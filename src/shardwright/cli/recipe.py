@@ -1,27 +1,13 @@
-"""``shardwright recipe``: what a sample consists of, and where each value comes from."""
+"""show what a sample consists of, list the shipped recipes, or write one to start from.
 
-from __future__ import annotations
-
-import argparse
-
-from shardwright.buckets import Bucket
-from shardwright.cli.options import path, switch
-from shardwright.cli.printing import table
-from shardwright.progress import quantity
-from shardwright.showing import RecipeComponent, RecipeSummary
-from shardwright.text import shown
-
-HELP = "show what a sample consists of, list the shipped recipes, or write one to start from"
-DESCRIPTION = """\
 Shows a recipe as TOML, with the file or the shipped recipe that each value comes from, and below it
 one line for each component. Without FILE_OR_NAME that is the recipe in force: shardwright.toml of
 the working folder, else that of the store, else prx, the specification. Showing a file checks it:
 mistakes are reported with file, table and key. What is printed is a recipe file again.
 
 --init writes a file in which every key is explained, and which gives the recipe that is shown.
-docs/recipes.md describes all keys."""
-EPILOG = """\
-example:
+docs/recipes.md describes all keys.
+
   shardwright recipe
   shardwright recipe --list
   shardwright recipe sdxl --init
@@ -36,31 +22,18 @@ exit status:
   130  interrupted (terminated: 143, hung up: 129)
 """
 
+from __future__ import annotations
 
-class _Named(argparse.Action):
-    """A recipe that may be named with its flag or without."""
+from shardwright.buckets import Bucket
+from shardwright.cli.options import path, switch
+from shardwright.cli.printing import table
+from shardwright.progress import quantity
+from shardwright.showing import RecipeComponent, RecipeSummary
+from shardwright.text import shown
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        options: argparse.Namespace,
-        value: object,
-        flag: object = None,
-    ) -> None:
-        if value is None:  # not named without its flag
-            return
-        if options.recipe not in (None, value):
-            parser.error(f"there are two recipes, {options.recipe} and {value}; give one of them")
-        options.recipe = value
-
-
-_RECIPE = {
-    **path("FILE_OR_NAME", "a recipe file, or the name of a shipped recipe"),
-    "action": _Named,
-}
+HINTS = {"--recipe": "name it without the flag"}
 FLAGS = {
-    "--recipe": {**_RECIPE, "help": "the same"},
-    "recipe": _RECIPE,
+    "recipe": path("FILE_OR_NAME", "a recipe file, or the name of a shipped recipe"),
     "--derived-dir": path("DIR", "show the recipe of this store"),
     "--list": switch("list the shipped recipes"),
     "--init": {

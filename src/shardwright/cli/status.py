@@ -1,4 +1,25 @@
-"""``shardwright status``: what is ready, what is missing, what to do next."""
+"""show what is ready in a store, what is missing, and what to do next.
+
+Reports the state of a store (Stage 2: records and arrays). For each component: how many records
+have their array, and how many arrays are missing, invalid or without a record. For each bucket:
+how many samples are ready. For all: the size of the store, and the exact size of its shards. Then
+it names the next command. For that it also looks for samples that are packed already, in
+--output-dir and in the folders directly below it. Reads the metadata, the header of every array
+and the index of every shard. Changes nothing.
+
+--export writes everything on record to a table, for pandas, DuckDB or a spreadsheet: a row for each
+image with its record, its file, what its arrays do not show of it, and whether it is ready.
+
+  shardwright status
+  shardwright status data/derived --json
+  shardwright status --export images.parquet
+
+exit status:
+  0    done, whatever the state of the store
+  1    failed
+  2    wrong usage, or the store is missing
+  130  interrupted (terminated: 143, hung up: 129)
+"""
 
 from __future__ import annotations
 
@@ -13,29 +34,6 @@ from shardwright.progress import quantity, size
 from shardwright.reporting import Outlook, PackedStatus, StoreStatus
 from shardwright.text import near, shown
 
-HELP = "show what is ready in a store, what is missing, and what to do next"
-DESCRIPTION = """\
-Reports the state of a store (Stage 2: records and arrays). For each component: how many records
-have their array, and how many arrays are missing, invalid or without a record. For each bucket:
-how many samples are ready. For all: the size of the store, and the exact size of its shards. Then
-it names the next command. For that it also looks for samples that are packed already, in
---output-dir and in the folders directly below it. Reads the metadata, the header of every array
-and the index of every shard. Changes nothing.
-
---export writes everything on record to a table, for pandas, DuckDB or a spreadsheet: a row for each
-image with its record, its file, what its arrays do not show of it, and whether it is ready."""
-EPILOG = """\
-example:
-  shardwright status
-  shardwright status data/derived --json
-  shardwright status --export images.parquet
-
-exit status:
-  0    done, whatever the state of the store
-  1    failed
-  2    wrong usage, or the store is missing
-  130  interrupted (terminated: 143, hung up: 129)
-"""
 _BAR = 40  # characters for the largest bucket, where there is room
 _SHORTEST_BAR = 10
 _WIDTH = 120  # if the output is not a terminal

@@ -1,27 +1,5 @@
-"""``shardwright verify``: check a store or a shard folder."""
+"""prove that a store or a shard folder is undamaged, or list what is wrong.
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from shardwright.cli.options import CLUSTER, RECIPE, WORKERS, number, path, switch, text
-from shardwright.cli.printing import listed
-from shardwright.progress import quantity, size
-from shardwright.store.findings import (
-    ALIKE,
-    EMPTY_OUTDATED,
-    FAIL,
-    IDENTICAL,
-    IMAGE_DIFFERS,
-    NEEDS_INDEX,
-    NOT_COMPARED,
-    OUTDATED,
-)
-from shardwright.text import shown
-from shardwright.verifying import Finding, VerifyReport
-
-HELP = "prove that a store or a shard folder is undamaged, or list what is wrong"
-DESCRIPTION = """\
 A store (Stage 2: JSONL and arrays): every record has valid fields and a mask of zeros and ones,
 with ones only if there is a caption. No image and no image_id appears twice. Every array exists,
 with the dtype and shape that the recipe, the picture and the bucket require. With --read-data every
@@ -51,9 +29,8 @@ A shard folder may be at a URL: s3://BUCKET/FOLDER, gs:// or az://. With --read-
 read once, in ranges side by side, and not copied to the disk; --loaders reads each once more.
 Without them, more --workers help, because most of the time is spent waiting for the store.
 
-Each finding names the file and the fix. Nothing is changed."""
-EPILOG = """\
-example:
+Each finding names the file and the fix. Nothing is changed.
+
   shardwright verify data/derived
   shardwright verify data/shards --read-data
   shardwright verify data/shards --against data/derived
@@ -69,6 +46,27 @@ exit status:
   12   damaged
   130  interrupted (terminated: 143, hung up: 129)
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwright.cli.options import CLUSTER, RECIPE, WORKERS, number, path, switch, text
+from shardwright.cli.printing import listed
+from shardwright.progress import quantity, size
+from shardwright.store.findings import (
+    ALIKE,
+    EMPTY_OUTDATED,
+    FAIL,
+    IDENTICAL,
+    IMAGE_DIFFERS,
+    NEEDS_INDEX,
+    NOT_COMPARED,
+    OUTDATED,
+)
+from shardwright.text import shown
+from shardwright.verifying import Finding, VerifyReport
+
 _LISTED = 20  # findings of each kind
 DAMAGED, SOURCE_CHANGED = 12, 3  # the exit codes
 _CHANGED = (OUTDATED, EMPTY_OUTDATED, NOT_COMPARED)  # of the store: neither damage nor a warning

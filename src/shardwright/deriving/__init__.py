@@ -80,14 +80,6 @@ def derive(
     from shardwright.store import paths, provenance
     from shardwright.store.store import Store, find_recipe, read_recipe, recorded
 
-    validate.require_switches(
-        ignore_space=ignore_space,
-        dry_run=dry_run,
-        drop_failed=drop_failed,
-        compile=compile,
-        update=update,
-        prune=prune,
-    )
     validate.require_known("--fit", fit, FITS)
     validate.require_known("--decode", decode, DECODES)
     validate.require_known("--ids", ids, IDS)

@@ -18,7 +18,6 @@ from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile, Si
 from shardwright.recipes.compare import bucket_changes, changes
 from shardwright.recipes.keys import ENCODERS
 from shardwright.store import content, npy, provenance
-from shardwright.store.folders import array_ids
 from shardwright.store.npy import BadArrayError
 from shardwright.store.provenance import FAST, FRACTIONS, SRGB, Entry, Settings
 from shardwright.store.store import Store
@@ -197,7 +196,7 @@ class Before:
             known = provenance.component(name, entry)
             if known is not None and known.folder == component.folder:
                 return [f"its folder holds the arrays of {name}"]
-        image_id = next(array_ids(self.store, component), None)
+        image_id = next(self.store.array_ids(component), None)
         if image_id is None:
             return []
         path = self.store.array(component, image_id)

@@ -22,7 +22,6 @@ from shardwright.storage import files
 from shardwright.storage.steps import Steps
 from shardwright.store import facts, journal, provenance, records
 from shardwright.store.facts import ImageFile
-from shardwright.store.folders import array_ids
 from shardwright.store.journal import Journal
 from shardwright.store.provenance import Entry
 from shardwright.store.records import CROP, BadRecordError, Record
@@ -59,7 +58,7 @@ class Generation:
         """Name the images whose arrays the swap would delete."""
         made = {record["image_id"] for record in made_in(self.store)}
         lost = [component for component in self.entries if component not in self.kept]
-        return {c: [i for i in array_ids(self.used, c) if i not in made] for c in lost}
+        return {c: [i for i in self.used.array_ids(c) if i not in made] for c in lost}
 
     def require_given(self, image_ids: Collection[str]) -> None:
         """Raise if arrays cannot be recomputed because their images are not given."""

@@ -23,7 +23,7 @@ from PIL import (
 
 from shardwright.deriving.colour import Conversion, conversion, profile_name
 from shardwright.deriving.sources import FORMAT_OF
-from shardwright.encoders.preparing import Box
+from shardwright.encoders.base import Box
 from shardwright.pictures import PIXEL_LIMIT
 from shardwright.storage import extents
 from shardwright.storage.extents import HEAD, Extent, FarError

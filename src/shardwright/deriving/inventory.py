@@ -24,9 +24,8 @@ from shardwright.recipes import Component
 from shardwright.storage.paths import absolute, is_gone
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts
-from shardwright.store.folders import array_ids
+from shardwright.store.faults import Rules, is_stage1
 from shardwright.store.records import Line, Record
-from shardwright.store.rules import Rules, is_stage1
 from shardwright.store.store import Store
 
 
@@ -79,7 +78,7 @@ class Inventory:
         if CAPTION in self._texts:
             self._texts[CAPTION] = bytearray(source.has_sidecar for source in sources)
         for component, there in self._there.items():
-            for image_id in array_ids(store, component):
+            for image_id in store.array_ids(component):
                 self.stored[component] += 1
                 if image_id in self._numbers:
                     there[self._numbers[image_id]] = 1

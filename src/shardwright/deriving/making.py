@@ -28,8 +28,7 @@ from shardwright.deriving.prepare import Array, Measuring, Sample
 from shardwright.deriving.results import as_stored
 from shardwright.deriving.summary import DeriveSummary, Trial
 from shardwright.deriving.views import View, look
-from shardwright.encoders.base import Encoder, Options, PictureWriter
-from shardwright.encoders.preparing import preparing
+from shardwright.encoders.base import Encoder, Options, PictureWriter, preparing
 from shardwright.engine.local import cores
 from shardwright.errors import ShardwrightError
 from shardwright.interrupts import at_once

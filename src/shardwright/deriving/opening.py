@@ -17,9 +17,8 @@ from shardwright.storage.local import require_writable
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import is_within
 from shardwright.store import facts, journal
-from shardwright.store.folders import holds_shards
 from shardwright.store.journal import Journal
-from shardwright.store.store import Store, make_identity, read_recipe
+from shardwright.store.store import Store, holds_shards, make_identity, read_recipe
 from shardwright.text import shown
 
 

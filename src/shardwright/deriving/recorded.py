@@ -14,8 +14,8 @@ from shardwright.deriving.sources import Source, contested, sharing, spelt
 from shardwright.storage import files
 from shardwright.storage.paths import above, absolute, exists
 from shardwright.store import facts, records
+from shardwright.store.faults import is_side
 from shardwright.store.records import Record
-from shardwright.store.rules import is_side
 from shardwright.store.store import Store
 
 

@@ -25,7 +25,6 @@ from shardwright.deriving.summary import DeriveSummary
 from shardwright.deriving.views import View
 from shardwright.progress import Progress
 from shardwright.recipes import FORMAT_VERSION, Component, Recipe
-from shardwright.recipes.compare import dtype_text
 from shardwright.store.arrays import (
     is_finite,
     publish_arrays,
@@ -148,7 +147,7 @@ def as_stored(
     if held and is_finite(found, component):
         return found
     what = "too large a value" if np.isfinite(array).all() else "NaN or infinity"
-    return f"{what} for {dtype_text(component)}"
+    return f"{what} for {component.dtype_text}"
 
 
 def _known(size: Size | None) -> Size:

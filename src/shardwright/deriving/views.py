@@ -19,9 +19,8 @@ from PIL import Image
 from shardwright.buckets import Bucket, choose
 from shardwright.deriving import images
 from shardwright.deriving.images import BadImageError, Pictures, Size
-from shardwright.encoders.base import PictureWriter
+from shardwright.encoders.base import Box, PictureWriter, Preparing, pixels
 from shardwright.encoders.picture import Writer
-from shardwright.encoders.preparing import Box, Preparing, pixels
 from shardwright.recipes import Recipe
 from shardwright.storage import extents
 from shardwright.storage.extents import Extent

@@ -12,6 +12,7 @@ from shardwright.encoders.packages import require
 from shardwright.errors import UsageError
 from shardwright.recipes import Component
 from shardwright.recipes.keys import ENCODERS
+from shardwright.validate import require_known, require_mapping
 
 SETS = ("pretrained", "sketch")
 PICTURE = "picture"  # the encoder that every set has
@@ -23,12 +24,9 @@ Choice = str | Mapping[str, Encoder]
 def require_choice(choice: Choice) -> None:
     """Raise unless encoders are the name of a set or a mapping: before settings are compared."""
     if isinstance(choice, str):
-        if choice not in SETS:
-            what = f"--encoders {choice}: no such encoders"
-            raise UsageError(what, fix=f"choose from {', '.join(SETS)}")
-    elif not isinstance(choice, Mapping):
-        fix = f"give one of {', '.join(SETS)}, or a mapping of component names to encoders"
-        raise UsageError(f"--encoders is {choice!r}", fix=fix)
+        require_known("--encoders", choice, SETS)
+    else:
+        require_mapping("--encoders", choice, "component names to encoders")
 
 
 def load(

@@ -17,9 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from shardwright.encoders.base import Axes, Options, Picture
+from shardwright.encoders.base import Axes, Options, Picture, Pixels, Prepares
 from shardwright.encoders.checkpoints import Checkpoint, Layout
-from shardwright.encoders.preparing import Pixels, Prepares
 from shardwright.encoders.pretrained import Pretrained
 from shardwright.errors import UsageError
 from shardwright.recipes import Component, Side

@@ -19,7 +19,7 @@ from shardwright import regular
 from shardwright.encoders.base import Axes, RecipeError
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.recipes import Component
-from shardwright.recipes.compare import dtype_text, shown_shape
+from shardwright.recipes.compare import shown_shape
 
 _WEIGHT_ENDS = (".safetensors", "-*.safetensors", ".safetensors.index.json")
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?(@[\w./-]+)?")
@@ -137,7 +137,7 @@ class Checkpoint:
             raise self.refused("shape", shown, f"gives {shown_shape(shape)}", fix)
         if not component.is_float:
             fix = "choose from float16, bfloat16 and float32"
-            raise self.refused("dtype", dtype_text(component), "gives floats", fix)
+            raise self.refused("dtype", component.dtype_text, "gives floats", fix)
 
     def refused(self, key: str, value: object, but: str, fix: str) -> RecipeError:
         """Make the error for a value of the component that this model contradicts."""

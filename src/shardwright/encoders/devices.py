@@ -148,21 +148,15 @@ def precision(dtype: str) -> Iterator[None]:
 
     By default torch rounds those of convolutions, and not those of matrices.
     """
-    key = "fp32_precision"
-    values: tuple[Any, Any] = ("ieee", "tf32")
-    convolutions: Any = getattr(backends.cudnn, "conv", None)
-    if convolutions is None:  # torch before 2.9
-        key, values, convolutions = "allow_tf32", (False, True), backends.cudnn
-    value = values[dtype == "tf32"]
-    places = (backends.cuda.matmul, convolutions)
-    before = [getattr(place, key) for place in places]
+    places: tuple[Any, ...] = (backends.cuda.matmul, backends.cudnn.conv)
+    before = [place.fp32_precision for place in places]
     try:
         for place in places:
-            setattr(place, key, value)
+            place.fp32_precision = "tf32" if dtype == "tf32" else "ieee"
         yield
     finally:
         for place, old in zip(places, before, strict=True):
-            setattr(place, key, old)
+            place.fp32_precision = old
 
 
 def guard(compute: Callable[[], Made]) -> Made:
@@ -170,7 +164,7 @@ def guard(compute: Callable[[], Made]) -> Made:
     try:
         return compute()
     except RuntimeError as error:
-        if not _out_of_memory(error):
+        if not (isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY.search(str(error))):
             if _LOST.search(str(error)):
                 raise DeviceLostError(first_line(error)) from error
             raise
@@ -178,7 +172,3 @@ def guard(compute: Callable[[], Made]) -> Made:
     # Only here the error is gone, and with its frames the tensors that they held.
     torch.cuda.empty_cache()
     raise MemoryError(cause)
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or bool(_NO_MEMORY.search(str(error)))

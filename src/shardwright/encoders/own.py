@@ -1,4 +1,4 @@
-"""Encoders of the user's own: a class in a module, or an entry point of an installed package.
+"""Encoders of the user's own: each is a class in a module.
 
 The caller makes sure that the name comes from a recipe file or a flag, never from data. Modules are
 found as Python finds them, and nothing of a class is called before it is known to be an encoder.
@@ -6,9 +6,8 @@ found as Python finds them, and nothing of a class is called before it is known 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 from shardwright.encoders.base import Encoder, Options, RecipeError
@@ -16,7 +15,6 @@ from shardwright.errors import ShardwrightError
 from shardwright.recipes import Component
 from shardwright.recipes.keys import ENCODERS, nearest
 
-GROUP = "shardwright.encoders"
 _METHODS = ("prepare", "encode", "describe")
 _PARTS = ("component", "device")
 
@@ -25,8 +23,6 @@ def load(component: Component, options: Options, models: dict[Any, Any]) -> Enco
     """Import the class of a component's encoder, check it, and make one."""
     module, attribute = _place(component)
     kind = _imported(module, attribute, component)
-    if not isinstance(kind, type):
-        raise _error(component, f"{attribute} of {module} is not a class", "name a class")
     methods = (method for method in _METHODS if not callable(getattr(kind, method, None)))
     _require_none(methods, f"{attribute} of {module} is not an encoder: no method", component)
     try:
@@ -44,26 +40,16 @@ def load(component: Component, options: Options, models: dict[Any, Any]) -> Enco
 def _place(component: Component) -> tuple[str, str]:
     """Give the module and the name of the class."""
     name = component.encoder or ""
-    if ":" in name:
-        module, _, attribute = name.partition(":")
-        if not all(part.isidentifier() for part in (*module.split("."), attribute)):
-            raise _error(component, "is not the name of a class", 'write "package.module:Class"')
-        return module, attribute
-    installed = entry_points(group=GROUP)
-    named = {(entry.module, entry.attr): entry for entry in installed if entry.name == name}
-    if not named:
-        known = [*ENCODERS, *sorted({entry.name for entry in installed} - ENCODERS.keys())]
-        what = "is neither part of Shardwright nor an installed entry point"
-        raise _error(component, what, f'{nearest(name, known)}, or write "package.module:Class"')
-    if len(named) > 1:
-        values = " and ".join(sorted(entry.value for entry in named.values()))
-        what = f"is the entry point of several packages: {values}"
-        raise _error(component, what, "write one of these instead")
-    (place,) = named
-    return place
+    module, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+        fix = 'write "package.module:Class"'
+        if ":" not in name:  # probably a typing mistake
+            fix = f"{nearest(name, ENCODERS)}, or {fix}"
+        raise _error(component, "is not the name of a class", fix)
+    return module, attribute
 
 
-def _imported(module: str, attribute: str, component: Component) -> object:
+def _imported(module: str, attribute: str, component: Component) -> Callable[..., Any]:
     try:
         found = import_module(module)
         kind: object = getattr(found, attribute, None)  # a module may import it only now
@@ -74,10 +60,10 @@ def _imported(module: str, attribute: str, component: Component) -> object:
         raise _error(component, f"there is no module {error.name}", fix) from None
     except (Exception, SystemExit) as error:  # a module may do anything when it is imported
         raise _failed(module, component, error) from error
-    if kind is None:
+    if not isinstance(kind, type):
         classes = [name for name, value in vars(found).items() if isinstance(value, type)]
         fix = nearest(attribute, classes) if classes else "name a class of another module"
-        raise _error(component, f"{module} has no {attribute}", fix)
+        raise _error(component, f"{module} has no class {attribute}", fix)
     return kind
 
 

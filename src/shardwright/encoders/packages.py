@@ -13,7 +13,6 @@ from importlib import import_module
 from shardwright.errors import MissingExtraError
 
 _INSTALL = "run pip install '.[encode]' in the checkout of shardwright"
-_NOT_NEEDED = ("torchvision", "torchaudio", "flash_attn", "xformers", "bitsandbytes", "accelerate")
 
 
 def require(
@@ -35,19 +34,12 @@ def require(
 
 
 def broken(library: str, error: BaseException) -> MissingExtraError:
-    """Make the error for a library that cannot be imported: name the package that is the cause."""
+    """Make the error for a library that cannot be imported, with the error that is the cause."""
     cause = _cause_of(error)
-    package = _package_of(cause, library)
-    if isinstance(cause, ModuleNotFoundError) and cause.name:
-        missing = cause.name.partition(".")[0]
-        fix = f"pip install {missing}" if missing != package else f"pip install -U {package}"
-    else:
-        fix = f"pip install --force-reinstall {package}"
-    if package in _NOT_NEEDED:
-        fix = f"pip uninstall {package}, which is not needed"
-    through = "" if package == library else f", which {library} imports,"
-    what = f"{package}{through} does not work ({type(cause).__name__}: {first_line(cause)})"
-    return MissingExtraError(what, fix=fix)
+    what = f"{library} does not work ({type(cause).__name__}: {first_line(cause)})"
+    return MissingExtraError(
+        what, fix=f"install what fails again, or uninstall it; then {_INSTALL}"
+    )
 
 
 def is_import(error: BaseException) -> bool:
@@ -74,12 +66,3 @@ def _import_before(error: BaseException) -> BaseException | None:
     """Give the import that failed before another was tried instead."""
     tried = isinstance(error, ImportError) and not error.__suppress_context__
     return error.__context__ if tried and isinstance(error.__context__, ImportError) else None
-
-
-def _package_of(error: BaseException, library: str) -> str:
-    """Find the package whose code failed; torch checks what others register with it."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    names = [str(frame.f_globals.get("__name__", "")).partition(".")[0] for frame in frames]
-    others = ("importlib", "_frozen_importlib", "torch", "shardwright", library)
-    found = [name for name in names if name not in others]
-    return found[-1] if found else "torch" if "torch" in names[-1:] else library

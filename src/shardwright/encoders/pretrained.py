@@ -93,12 +93,6 @@ class Model:
         self.checkpoint, self._library, self._kind = checkpoint, library, kind
         self._dtype, self.turns, self._strip = dtype, turns, strip
 
-    @property
-    def module(self) -> nn.Module:
-        """Give the model, on the device."""
-        self.turns.bring(self)
-        return self.loaded
-
     @cached_property
     def nbytes(self) -> int:
         """Count the bytes of the weights."""
@@ -266,7 +260,8 @@ class Pretrained(ABC):
 
     @property
     def _model(self) -> nn.Module:
-        return self._shared.module
+        self._shared.turns.bring(self._shared)
+        return self._shared.loaded
 
     @staticmethod  # noqa: B027 - not every model has such
     def _strip(module: nn.Module) -> None:

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from shardwright.encoders.base import Encoder, Options, Picture, Tokens
-from shardwright.encoders.preparing import Box, Prepares, pixels
+from shardwright.encoders.base import Box, Encoder, Options, Picture, Prepares, Tokens, pixels
 from shardwright.errors import UsageError
 from shardwright.recipes import ANY, BFLOAT16, Component, Map, Shape, Side
 

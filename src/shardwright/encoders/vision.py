@@ -9,9 +9,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from shardwright.encoders.base import Axes
+from shardwright.encoders.base import Axes, Prepares, Preprocessing
 from shardwright.encoders.checkpoints import Checkpoint, Layout
-from shardwright.encoders.preparing import Prepares, Preprocessing
 from shardwright.encoders.pretrained import Pretrained
 from shardwright.errors import UsageError
 from shardwright.recipes import Component

@@ -18,7 +18,7 @@ from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Lines, Progress
 from shardwright.summary import Summary
-from shardwright.validate import as_text, integer, place_or_none, require_switches
+from shardwright.validate import as_text, integer, place_or_none
 
 if TYPE_CHECKING:
     from shardwright.looking.sources import Source
@@ -93,7 +93,6 @@ def look(
 
     # Before anything is read, which may take a while.
     started = time.monotonic()
-    require_switches(decode=decode, browser=browser)
     tasks = {"--id": id, "--report": report, "--duplicates": duplicates}
     given = [name for name, value in tasks.items() if value is not None]
     if save is not None and id is None:
@@ -167,8 +166,7 @@ def open_source(flag: str, path: object, recipe: object, progress: Progress) -> 
     from shardwright.looking.stores import StoreSource
     from shardwright.shards.format.parts import is_packed, parts_of
     from shardwright.storage.fetched import folder_at
-    from shardwright.store.folders import is_store
-    from shardwright.store.store import Store, find_recipe
+    from shardwright.store.store import Store, find_recipe, is_store
     from shardwright.verifying.folder import is_shard_folder
 
     file = find_recipe(recipe)

@@ -12,17 +12,17 @@ from shardwright.comparing.similar import DEFAULT, Similar
 from shardwright.looking.sources import Source
 from shardwright.looking.table import Table
 from shardwright.progress import quantity
-from shardwright.recipes.compare import dtype_text, shape_text
 from shardwright.reporting.rows import READY
-from shardwright.store import attention
-from shardwright.store.attention import (
+from shardwright.store import facts
+from shardwright.store.facts import (
     CROPPED,
     ENLARGED,
     IDENTICAL,
+    LOST,
     NEAR_DUPLICATE,
+    TOKENS,
     Attention,
 )
-from shardwright.store.facts import LOST, TOKENS
 
 _BINS = 20
 _TITLES = {
@@ -75,8 +75,8 @@ def describe(source: Source) -> dict[str, Any]:
             {
                 "name": component.name,
                 "suffix": component.suffix,
-                "dtype": dtype_text(component),
-                "shape": shape_text(component),
+                "dtype": component.dtype_text,
+                "shape": component.shape_text,
                 "source": component.source,
                 "model": source.settings.get(component.name, {}).get("model"),
                 "settings": source.settings.get(component.name, {}),
@@ -105,7 +105,7 @@ def attention_of(source: Source) -> Iterator[Attention]:
     """List what needs attention, as far as the table shows it."""
     table = source.table
     yield from (Attention(note, 0) for note in source.notes)
-    yield from attention.not_ready(not_ready(table))
+    yield from facts.not_ready(not_ready(table))
     for component in source.recipe.captions:
         known = table.numbers.get(LOST + component.name, np.full(len(table), np.nan))
         if count := int(np.isnan(known[table.ready]).sum()):
@@ -113,11 +113,11 @@ def attention_of(source: Source) -> Iterator[Attention]:
             yield Attention(f"not known whether {component.name} cut off captions: {samples}", 0)
     for name, column in table.numbers.items():
         if name.startswith(LOST):
-            yield from attention.truncated(name.removeprefix(LOST), int((column > 0).sum()))
+            yield from facts.truncated(name.removeprefix(LOST), int((column > 0).sum()))
     for flag in (ENLARGED, CROPPED):
         if flag in table.flags:
             count = int(table.flags[flag].sum())
-            yield from attention.much(flag, count, float(np.nanmax(table.numbers[flag])))
+            yield from facts.much(flag, count, float(np.nanmax(table.numbers[flag])))
     if IDENTICAL in table.flags:
         count = int(table.flags[IDENTICAL].sum())
         yield Attention(f"{count:,} samples are identical files", count, IDENTICAL)

@@ -17,7 +17,7 @@ from PIL import Image
 from shardwright.comparing.vectors import even
 from shardwright.deriving import images
 from shardwright.deriving.images import BadImageError, Pictures, Size
-from shardwright.encoders.preparing import pixels
+from shardwright.encoders.base import pixels
 from shardwright.errors import ShardwrightError
 from shardwright.looking import latents
 from shardwright.looking.latents import Agreement, Pair, Preview

@@ -15,7 +15,7 @@ from shardwright.comparing.similar import Similar
 from shardwright.errors import ShardwrightError, UsageError
 from shardwright.looking.sources import Source
 from shardwright.progress import Progress
-from shardwright.store.attention import NEAR_DUPLICATE, OUTLIER
+from shardwright.store.facts import NEAR_DUPLICATE, OUTLIER
 
 SIMILARITY = "nearest_similarity"  # the column
 _BARS = 40  # of the histogram

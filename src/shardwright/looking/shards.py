@@ -36,8 +36,7 @@ from shardwright.storage.fetched import folder_at, listable
 from shardwright.storage.pieces import Folder, Piece
 from shardwright.storage.urls import Location
 from shardwright.store.arrays import widened
-from shardwright.store.attention import CROPPED, ENLARGED
-from shardwright.store.facts import LOST, TOKENS
+from shardwright.store.facts import CROPPED, ENLARGED, LOST, TOKENS
 from shardwright.store.provenance import Settings
 from shardwright.store.records import CROP, Record
 

@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 
 from shardwright.comparing.copies import Hashes, hashes_of
 from shardwright.reporting.rows import CUT_AT, READY
-from shardwright.store.attention import (
+from shardwright.store.facts import (
     CROPPED,
     ENLARGED,
     IDENTICAL,
+    LOST,
     MUCH_CROPPED,
     MUCH_ENLARGED,
     TRUNCATED,
 )
-from shardwright.store.facts import LOST
 
 Row = Mapping[str, Any]
 Numbers = NDArray[np.int64]  # of samples

@@ -19,7 +19,7 @@ from shardwright.looking.search import Alike, Search
 from shardwright.looking.sources import Source
 from shardwright.looking.table import Chosen, Numbers, Query
 from shardwright.progress import quantity
-from shardwright.store.attention import NEAR_DUPLICATE, OUTLIER, Attention
+from shardwright.store.facts import NEAR_DUPLICATE, OUTLIER, Attention
 
 _PAGE, _MOST = 60, 240  # samples
 _GROUPS, _SIDE_BY_SIDE = 10, 12

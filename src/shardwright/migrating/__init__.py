@@ -14,7 +14,6 @@ from shardwright.progress import Progress
 from shardwright.storage.files import absence
 from shardwright.storage.local import require_writable
 from shardwright.summary import Summary
-from shardwright.validate import require_switches
 
 if TYPE_CHECKING:
     from shardwright.store.journal import Recovered
@@ -63,12 +62,10 @@ def migrate(
     """
     # Here, so that importing the package and printing --help are quick.
     from shardwright.migrating.run import run
-    from shardwright.store.folders import holds_shards
-    from shardwright.store.store import find_places
+    from shardwright.store.store import find_places, holds_shards
 
-    require_switches(backup=backup, dry_run=dry_run)
     started = time.monotonic()
-    store = find_places(recipe, derived_dir, jsonl, None).store
+    store, _, _ = find_places(recipe, derived_dir, jsonl, None)
     derived, path = store.folder, store.jsonl
     if not path.is_file():
         fix = "give the Stage 1 metadata with --jsonl, or its folder with --derived-dir"

@@ -24,7 +24,6 @@ from shardwright.recipes import Component
 from shardwright.storage import files
 from shardwright.storage.place import place_at
 from shardwright.store.arrays import Array, read_array, write_arrays
-from shardwright.store.folders import leftovers
 from shardwright.store.journal import Part, Rewrite, recover, target
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, Line
@@ -56,7 +55,7 @@ def run(
             _migrate(store, backup, summary, engine, progress)
         except BaseException as error:
             with suppress(StorageError):  # the first error is the one to report
-                for path in leftovers(store):  # of workers that were stopped
+                for path in store.leftovers():  # of workers that were stopped
                     if path.parent != store.folder:
                         files.remove(path)
             if isinstance(error, KeyboardInterrupt):

@@ -9,7 +9,7 @@ from shardwright.entry import entry
 from shardwright.errors import UsageError
 from shardwright.packing.summary import BucketSummary, PackSummary
 from shardwright.progress import Progress
-from shardwright.validate import integer, names, place, require_switches
+from shardwright.validate import integer, names, place
 
 __all__ = ["BucketSummary", "PackSummary", "pack"]
 
@@ -62,12 +62,10 @@ def pack(
     from shardwright.packing.choice import Request, bucket_names, read_settings
     from shardwright.packing.run import run
     from shardwright.storage.place import place_at
-    from shardwright.store.folders import holds_shards
-    from shardwright.store.store import find_places
+    from shardwright.store.store import find_places, holds_shards
 
     ways = {"overwrite": overwrite, "resume": resume, "append": append, "sync": sync}
     switches = {"sha256": sha256, "ignore_space": ignore_space}
-    require_switches(shuffle=shuffle, dry_run=dry_run, **switches, **ways)
     way = [name for name, given in ways.items() if given]
     if len(way) > 1:
         raise UsageError("use only one of --overwrite, --resume, --append and --sync")
@@ -81,12 +79,12 @@ def pack(
     if folder is not None and holds_shards(place("--derived-dir", folder)):
         fix = "give the store that is packed, and the folder of the shards with --output-dir"
         raise UsageError("is a shard folder", path=folder, fix=fix)
-    places = find_places(recipe, folder, jsonl, output_dir)
+    found, output, file = find_places(recipe, folder, jsonl, output_dir)
     conditions = names("--where", where)
     settings = read_settings(
-        places.store.folder,
-        places.shards,
-        places.split,
+        found.folder,
+        output,
+        file.split,
         bucket=bucket,
         where=conditions,
         ids_file=ids_file,
@@ -111,17 +109,17 @@ def pack(
     given = {n: getattr(settings, n) for n, value in flags.items() if value not in (None, [])}
     if seed is not None:  # also for shuffled shards that a sync goes on with
         given["seed"] = int(seed)
-    ray, told, output = ray_of(engine, ray_address), progress or Progress(), places.shards
+    ray, told = ray_of(engine, ray_address), progress or Progress()
     if (overwrite or sync) and not place_at(output).can_replace:
         what = f"--{way[0]}: is a URL, where shards are added and never replaced"
         raise UsageError(what, path=output, fix="give another --output-dir")
     if not dry_run:
         place_at(output).require_conditions()
     writes = [] if dry_run else [output]
-    with tasks_on(ray, workers, told.warn, writes=writes, reads=[places.store.folder]) as tasks:
+    with tasks_on(ray, workers, told.warn, writes=writes, reads=[found.folder]) as tasks:
         return run(
             Request(
-                store=places.store,
+                store=found,
                 output_dir=output,
                 settings=settings,
                 given=given,

@@ -84,7 +84,7 @@ class Choice:
     @cached_property
     def asks_facts(self) -> bool:
         """Whether a condition is on what is not in the records."""
-        return any(facts.is_fact(name) for one in self.where for name in where.fields(one))
+        return any(facts.is_fact(name) for one in self.where for name in one.fields())
 
     @property
     def group(self) -> str | None:

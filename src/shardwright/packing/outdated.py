@@ -43,9 +43,9 @@ from shardwright.storage.files import explained
 from shardwright.storage.objects import Object
 from shardwright.storage.urls import Location
 from shardwright.store import commands, npy, records
+from shardwright.store.faults import Rules
 from shardwright.store.npy import BadArrayError
 from shardwright.store.records import BadRecordError, is_image_id
-from shardwright.store.rules import Rules
 from shardwright.store.store import Store
 
 SPLIT = "split"  # why a sample moves to another part

@@ -32,7 +32,7 @@ from shardwright.shards.format.manifest import PackSettings, ShardEntry
 from shardwright.shards.format.names import bucket_folder, shard_name
 from shardwright.shards.format.record_members import json_member, mask_bytes, mask_fault
 from shardwright.store import commands, records
-from shardwright.store.array_faults import look
+from shardwright.store.faults import look
 from shardwright.store.records import BadRecordError
 from shardwright.store.store import Store
 

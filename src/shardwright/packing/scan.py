@@ -28,9 +28,8 @@ from shardwright.storage import files
 from shardwright.storage.files import explained
 from shardwright.store import facts, records
 from shardwright.store.facts import Facts
-from shardwright.store.folders import require_merged
+from shardwright.store.faults import Rules
 from shardwright.store.records import BadRecordError, Line, Record, is_image_id
-from shardwright.store.rules import Rules
 from shardwright.store.store import Store
 
 WARNINGS_SHOWN = 5
@@ -335,7 +334,7 @@ def _image(image_path: object) -> object:
 
 def require_inputs(store: Store) -> None:
     """Raise if a part of the store is missing."""
-    require_merged(store)
+    store.require_merged()
     if not store.jsonl.is_file():
         fix = "give the Stage 2 metadata with --jsonl, or its folder with --derived-dir"
         raise InputMissingError(files.absence(store.jsonl), path=store.jsonl, fix=fix)

@@ -149,7 +149,7 @@ def _read(
             fields |= answer.fields
             hiding |= answer.hiding
             progress.advance(answer.records)
-    asked = {name: "--where" for one in choice.where for name in where.fields(one)}
+    asked = {name: "--where" for one in choice.where for name in one.fields()}
     asked |= {choice.group: "the column of the split"} if choice.group else {}
     for name, flag in asked.items():
         if samples and name not in fields:

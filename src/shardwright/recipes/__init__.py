@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shardwright.recipes.compare import differences
-from shardwright.recipes.file import DEFAULT, RecipeFile, find, read_shipped
-from shardwright.recipes.rules import decode, require_valid
+from shardwright.recipes.file import DEFAULT, RecipeFile, find
+from shardwright.recipes.tables import decode, require_valid
 from shardwright.recipes.values import (
     ANY,
     BFLOAT16,
@@ -43,4 +43,4 @@ __all__ = [
     "require_valid",
 ]
 
-SPECIFICATION = read_shipped(DEFAULT).recipe
+SPECIFICATION = find(DEFAULT).recipe

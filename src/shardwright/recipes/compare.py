@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from shardwright.recipes.keys import DTYPES, TOKENS
+from shardwright.recipes.keys import TOKENS
+from shardwright.recipes.tables import Table, table_of
 from shardwright.recipes.values import Component, Recipe, Side
 
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+# The provenance knows which model it is, by whatever name, and what the arrays show.
+_DECIDES_NOTHING = ("model", "fit", "source", "inline")
 
 
 def differences(old: Recipe, new: Recipe) -> list[str]:
@@ -47,32 +49,11 @@ def changes(old: Component, new: Component) -> Iterator[str]:
 
 def _values(component: Component) -> dict[str, object]:
     """Give what decides the arrays of a component, by its key in a recipe file."""
-    mask, settings = component.mask, component.settings
-    return {
-        "encoder": component.encoder,
-        # The provenance knows which model it is, by whatever name, and what the arrays show.
-        **{key: value for key, value in settings.items() if key not in ("model", "fit")},
-        "dtype": dtype_text(component),
-        "shape": [
-            _length(component, axis) if number == 0 else axis
-            for number, axis in enumerate(shape_text(component))
-        ],
-        "folder": component.folder,
-        "suffix": component.suffix,
-        "field": component.field,
-        "trim": component.trim,
-        "mask": mask and [mask.field, mask.suffix, _length(component, mask.length)],
-    }
-
-
-def dtype_text(component: Component) -> str:
-    """Write a dtype as a recipe file does."""
-    return _NAMES.get(component.dtype, component.dtype)
-
-
-def shape_text(component: Component) -> tuple[int | str, ...]:
-    """Write a shape as a recipe file does."""
-    return tuple(axis if isinstance(axis, int) else str(axis) for axis in component.shape)
+    mask = component.mask
+    table: Table = {"encoder": component.encoder}  # which is named first
+    table |= {k: v for k, v in table_of(component).items() if k not in _DECIDES_NOTHING}
+    table["shape"] = [_length(component, axis) for axis in table["shape"][:1]] + table["shape"][1:]
+    return {**table, "mask": mask and [mask.field, mask.suffix, _length(component, mask.length)]}
 
 
 def shown_shape(shape: Iterable[int | str | Side]) -> str:

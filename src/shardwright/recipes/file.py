@@ -15,9 +15,9 @@ from pathlib import Path
 
 from shardwright import regular
 from shardwright.errors import InputMissingError, UsageError, refusal
-from shardwright.recipes import keys, rules
-from shardwright.recipes.build import Fault, Table, Tables, build, place, table_faults
+from shardwright.recipes import keys
 from shardwright.recipes.split import BY, TABLE, Split, read_split
+from shardwright.recipes.tables import Fault, Table, Tables, build, faults, place, table_faults
 from shardwright.recipes.values import Recipe
 
 NAME = "shardwright.toml"
@@ -51,20 +51,10 @@ class RecipeFile:
         return _error(Fault(f"component.{name}", key, what, fix), self.origins, self.origin)
 
 
-def shipped() -> list[str]:
-    """Name the recipes that are part of Shardwright; the default comes first."""
-    names = sorted(path.stem for path in _SHIPPED.glob("*.toml"))
-    return sorted(names, key=lambda name: name != DEFAULT)
-
-
-def shipped_path(name: str) -> Path:
-    """Give the file of a shipped recipe."""
-    return _SHIPPED / f"{name}.toml"
-
-
-def read_shipped(name: str) -> RecipeFile:
-    """Read a shipped recipe."""
-    return _read(name, name)
+def shipped() -> dict[str, Path]:
+    """Give the files of the recipes that are part of Shardwright by name; the default is first."""
+    files = sorted(_SHIPPED.glob("*.toml"), key=lambda file: (file.stem != DEFAULT, file.stem))
+    return {file.stem: file for file in files}
 
 
 def find(given: str | os.PathLike[str] | None = None) -> RecipeFile:
@@ -82,7 +72,7 @@ def _read(given: str, origin: str | None) -> RecipeFile:
     for label, tables in _layers(given, ()):
         merged = _merge(merged, tables, label, origins)
     if not merged["images"].keys() & {"buckets", "resolution"}:
-        merged["images"]["buckets"] = _parse(shipped_path(DEFAULT), DEFAULT)["images"]["buckets"]
+        merged["images"]["buckets"] = _parse(shipped()[DEFAULT], DEFAULT)["images"]["buckets"]
         origins["images.buckets"] = DEFAULT
     return _built(merged, origins, origin)
 
@@ -101,8 +91,8 @@ def _layers(given: str, above: tuple[Path, ...]) -> Iterator[tuple[str, Tables]]
 
 def _place(given: str, above: tuple[Path, ...]) -> tuple[Path, str]:
     """Find a recipe, and what to call it; a relative path begins at the file that extends it."""
-    if given in shipped():
-        return shipped_path(given), given
+    if (known := shipped().get(given)) is not None:
+        return known, given
     path = (above[-1].parent if above else Path()) / os.path.expanduser(given)
     label = keys.brief(given)[1:-1]
     try:
@@ -200,7 +190,7 @@ def _built(tables: Tables, origins: Mapping[str, str], origin: str | None) -> Re
     """Make the recipe of merged tables, and check it."""
     try:
         recipe = build(tables)
-        for found in rules.faults(recipe):
+        for found in faults(recipe):
             raise found
     except Fault as fault:
         raise _error(fault, origins, origin) from None

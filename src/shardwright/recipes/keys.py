@@ -7,22 +7,8 @@ from collections.abc import Callable, Collection
 from typing import Any, Literal, NamedTuple
 
 from shardwright.buckets import is_bucket
-from shardwright.recipes.values import ANY, BFLOAT16, JSON_SUFFIX, PICTURES, Side
+from shardwright.recipes.values import ANY, DTYPES, JSON_SUFFIX, PICTURES, Side
 
-DTYPES = {
-    "float16": "<f2",
-    BFLOAT16: BFLOAT16,
-    "float32": "<f4",
-    "float64": "<f8",
-    "uint8": "|u1",
-    "uint16": "<u2",
-    "uint32": "<u4",
-    "int8": "|i1",
-    "int16": "<i2",
-    "int32": "<i4",
-    "int64": "<i8",
-    "bool": "|b1",
-}
 TOKENS = "tokens"  # an axis as long as the key of that name says
 FITS = ("original", "bucket")
 DECODES = ("exact", "fast")
@@ -230,7 +216,7 @@ TABLES = {"paths": PATHS, "images": IMAGES, "split": SPLIT, "ray": RAY}
 OF_RESOLUTION = {"step": 64, "max_aspect": 2.0}  # with their defaults
 COMPONENT = {
     "encoder": Key(
-        *('a shipped encoder, an entry point, or "package.module:Class"', _is_text),
+        *('a shipped encoder, or "package.module:Class"', _is_text),
         *("what makes it; without one, the arrays are made by another tool", '"t5"'),
     ),
     "model": Key("a hub id or a folder", _is_text, "a hub id or a folder", '"google-t5/t5-large"'),

@@ -22,6 +22,21 @@ Shape = tuple[int, ...]
 
 # NumPy has no bfloat16: an array holds the upper half of each float32 as an integer.
 BFLOAT16 = "bfloat16"
+DTYPES = {  # as a recipe file names them, and as an array has them
+    "float16": "<f2",
+    BFLOAT16: BFLOAT16,
+    "float32": "<f4",
+    "float64": "<f8",
+    "uint8": "|u1",
+    "uint16": "<u2",
+    "uint32": "<u4",
+    "int8": "|i1",
+    "int16": "<i2",
+    "int32": "<i4",
+    "int64": "<i8",
+    "bool": "|b1",
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ANY: Literal["any"] = "any"  # an axis of any length, at least 1
 PICTURES = ("jpg", "png", "webp")  # what the suffix of a picture ends with; of an array, "npy"
 
@@ -77,7 +92,7 @@ class Component:
     mask: Mask | None = None  # that its encoder returns with it
     field: str = "caption"  # of the record: the text that it is made from
     trim: bool = False  # its first axis holds only the tokens that the mask keeps
-    encoder: str | None = None  # a shipped one, an entry point, or "package.module:Class"
+    encoder: str | None = None  # a shipped one, or "package.module:Class"
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # of its encoder: a model …
 
     def __hash__(self) -> int:
@@ -87,6 +102,16 @@ class Component:
     def is_known(self) -> bool:
         """Whether its dtype and shape are known; a recipe file may leave them to the encoder."""
         return bool(self.dtype and self.shape)
+
+    @property
+    def dtype_text(self) -> str:
+        """Write its dtype as a recipe file does."""
+        return _NAMES.get(self.dtype, self.dtype)
+
+    @property
+    def shape_text(self) -> tuple[int | str, ...]:
+        """Write its shape as a recipe file does."""
+        return tuple(axis if isinstance(axis, int) else str(axis) for axis in self.shape)
 
     @cached_property
     def members(self) -> tuple[str, ...]:

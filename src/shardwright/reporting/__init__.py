@@ -14,8 +14,7 @@ from shardwright.summary import Count, Summary
 from shardwright.validate import place, place_or_none
 
 if TYPE_CHECKING:
-    from shardwright.store.attention import Attention
-    from shardwright.store.facts import Quality, Truncated
+    from shardwright.store.facts import Attention, Quality, Truncated
 
 __all__ = [
     "BucketStatus",
@@ -147,14 +146,13 @@ def status(
     from shardwright.reporting.export import require_table
     from shardwright.reporting.run import look
     from shardwright.store import commands
-    from shardwright.store.folders import holds_shards, is_store
-    from shardwright.store.store import find_places
+    from shardwright.store.store import find_places, holds_shards, is_store
 
     if path is not None and derived_dir is not None:
         raise UsageError("PATH with --derived-dir", fix="give one of them")
     engine = Local.of(workers)
     folder = derived_dir if path is None else place("path", path)
-    store, shards, _, named = find_places(recipe, folder, jsonl, output_dir)
+    store, shards, file = find_places(recipe, folder, jsonl, output_dir)
     derived = store.folder
     if not derived.exists():
         fix = f"give another --derived-dir, or make it with {commands.derive(store)}"
@@ -172,5 +170,5 @@ def status(
     table = place_or_none("--export", export)
     if table is not None:
         require_table(table, store)
-    captions = place_or_none("[paths] captions", named)
+    captions = place_or_none("[paths] captions", file.paths.get("captions"))
     return look(store, shards, engine, progress or Progress(), table, captions)

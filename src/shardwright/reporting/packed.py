@@ -26,8 +26,7 @@ from shardwright.shards.format.manifest import Manifest, PackSettings, Run, Unfi
 from shardwright.shards.format.parts import is_packed, packed_below, top_folder
 from shardwright.storage.urls import Location, relative_name
 from shardwright.store import commands, provenance
-from shardwright.store.folders import holds_shards
-from shardwright.store.store import Store, read_identity
+from shardwright.store.store import Store, holds_shards, read_identity
 
 
 @dataclass

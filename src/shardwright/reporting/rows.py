@@ -17,8 +17,8 @@ from shardwright.packing.scan import Scan, changed, facts_at, missing_array
 from shardwright.storage import files
 from shardwright.store import facts, records
 from shardwright.store.facts import LOST, TOKENS, TOO_LONG, Facts
+from shardwright.store.faults import Rules
 from shardwright.store.records import CROP, Line, Record, is_image_id
-from shardwright.store.rules import Rules
 
 Row = dict[str, Any]
 

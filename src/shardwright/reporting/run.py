@@ -27,16 +27,13 @@ from shardwright.reporting.rows import Rows
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.storage.urls import Location
 from shardwright.store import (
-    attention,
     commands,
     facts,
-    folders,
     records,
 )
-from shardwright.store.array_faults import ANYTHING, check_all
-from shardwright.store.attention import Attention
+from shardwright.store.facts import Attention
+from shardwright.store.faults import ANYTHING, check_all, is_stage1
 from shardwright.store.provenance import Entry
-from shardwright.store.rules import is_stage1
 from shardwright.store.store import Store
 
 _NOTE_EVERY = 100_000  # ready records between two lines of a log
@@ -96,7 +93,7 @@ def look(
         store_bytes=found.jsonl_state[0] + sum(state.bytes for state in components.values()),
         shards=len(layout.shards),
         shard_bytes=sum(shard.bytes for shard in layout.shards),
-        leftovers=list(map(str, folders.leftovers(store))),
+        leftovers=list(map(str, store.leftovers())),
         packed=packed.summary(),
         unfinished=dict.fromkeys(begun, made),
         failures=failures,
@@ -158,7 +155,7 @@ def _component(
     component = store.recipe.components[row]
     state = ComponentStatus()
     there: list[str] = []  # arrays of images that are not ready
-    for image_id in folders.array_ids(store, component):
+    for image_id in store.array_ids(component):
         if image_id in ready:
             continue
         with suppress(OSError):  # a link to nowhere
@@ -181,12 +178,12 @@ def _attention(known: facts.Survey) -> Iterator[Attention]:
     """List what needs attention, besides what is not ready."""
     quality = known.quality
     for name, cut in known.truncated.items():
-        yield from attention.truncated(name, cut.captions, cut.example)
+        yield from facts.truncated(name, cut.captions, cut.example)
     for flag, count, found in (
-        (attention.ENLARGED, quality.much_enlarged, quality.enlarged),
-        (attention.CROPPED, quality.much_cropped, quality.cropped),
+        (facts.ENLARGED, quality.much_enlarged, quality.enlarged),
+        (facts.CROPPED, quality.much_cropped, quality.cropped),
     ):
-        yield from attention.much(flag, count, found.most, found.example)
+        yield from facts.much(flag, count, found.most, found.example)
 
 
 def _next(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from shardwright.entry import entry
 from shardwright.errors import UsageError
 from shardwright.summary import Summary
-from shardwright.validate import as_text, place_or_none, require_switches
+from shardwright.validate import as_text, place_or_none
 
 __all__ = ["RecipeComponent", "RecipeSummary", "ShippedRecipe", "recipe"]
 
@@ -65,11 +65,10 @@ def recipe(
     """
     from shardwright.showing import run  # here, to keep --help fast
 
-    require_switches(list=list)
     if list:
         return RecipeSummary(shipped=run.shipped())
     given = None if recipe is None else as_text("--recipe", recipe, "a file or a name")
     store = place_or_none("--derived-dir", derived_dir)
     if given is not None and store is not None:
-        raise UsageError("--recipe and --derived-dir are both given", fix="give one of them")
+        raise UsageError("a recipe and --derived-dir are both given", fix="give one of them")
     return run.show(given, store, place_or_none("--init", init))

@@ -11,9 +11,8 @@ from typing import Any
 
 from shardwright import recipes, regular
 from shardwright.errors import InputMissingError, UsageError
-from shardwright.recipes import Component, RecipeFile, build, file, keys
-from shardwright.recipes.build import Table, Tables, chosen, filled, place
-from shardwright.recipes.compare import dtype_text, shape_text
+from shardwright.recipes import Component, RecipeFile, file, keys
+from shardwright.recipes.tables import Table, Tables, chosen, filled, place, tables_of
 from shardwright.showing import RecipeComponent, RecipeSummary, ShippedRecipe
 from shardwright.storage import files
 from shardwright.store.store import Store, recorded
@@ -28,11 +27,11 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 def shipped() -> dict[str, ShippedRecipe]:
     """Describe the shipped recipes by the first sentence of their files."""
     found = {}
-    for name in file.shipped():
-        text = regular.read(file.shipped_path(name)).decode()
+    for name, path in file.shipped().items():
+        text = regular.read(path).decode()
         comment = text.partition("\n\n")[0].replace("\n# ", " ")
         about = comment.removeprefix("# ").partition(". ")[0].removesuffix(".")
-        found[name] = ShippedRecipe(about, list(file.read_shipped(name).recipe.by_name))
+        found[name] = ShippedRecipe(about, list(recipes.find(name).recipe.by_name))
     return found
 
 
@@ -64,7 +63,7 @@ def _of_store(folder: Path) -> RecipeFile | None:
     if recorded(folder) is None:
         return None
     recipe = Store.at(folder).recipe
-    origin, tables = str(folder), build.tables_of(recipe)
+    origin, tables = str(folder), tables_of(recipe)
     origins = {place(name, key): origin for name in tables for key in tables[name]}
     return RecipeFile(recipe, {}, origin, origins, tables)
 
@@ -83,8 +82,8 @@ def _row(component: Component) -> RecipeComponent:
     return RecipeComponent(
         name=component.name,
         member=component.suffix,
-        dtype=dtype_text(component) or None,
-        shape=list(shape_text(component)) or None,
+        dtype=component.dtype_text or None,
+        shape=list(component.shape_text) or None,
         trim=component.trim,
         encoder=component.encoder,
         model=component.settings.get("model"),

@@ -1,4 +1,6 @@
-"""Facts about each image that are not in its record: its file, and what was cut off its caption.
+"""Facts about each image that are not in its record, and which of them need attention.
+
+They are about its file, and what was cut off of it or of its caption.
 
 ``DERIVED_DIR/.shardwright/facts.jsonl``, written through a journal like the metadata. Records hold
 only what follows from content, because modification times differ between machines. No entry, or no
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -19,14 +21,13 @@ import xxhash
 
 from shardwright import regular
 from shardwright.interrupts import check
-from shardwright.progress import Progress
+from shardwright.progress import Progress, quantity
 from shardwright.recipes import Recipe
 from shardwright.storage import extents
 from shardwright.storage.extents import Extent, Part
 from shardwright.storage.files import explained
 from shardwright.storage.paths import absolute, is_gone
 from shardwright.store import records
-from shardwright.store.attention import MUCH_CROPPED, MUCH_ENLARGED
 from shardwright.store.records import BadRecordError, Record
 from shardwright.store.store import Store
 from shardwright.summary import Count
@@ -36,6 +37,17 @@ TOKENS, LOST = "tokens_", "tokens_lost_"  # before the name of a component, in a
 TOO_LONG = "above_max_tokens_lost"  # the reason of an image that is left out
 _PLAIN, _SRGB = "RGB", "RGB, sRGB"  # without a profile, and the start of its usual names
 _SHOWN = ("enlarged", "cropped", "tokens", "tokens_lost")
+
+# What needs attention: what ``status`` lists and ``look`` links to.
+ENLARGED = "enlarged"
+CROPPED = "cropped"
+TRUNCATED = "truncated"
+IDENTICAL = "identical-file"
+NEAR_DUPLICATE = "near-duplicate"
+OUTLIER = "outlier"
+
+MUCH_ENLARGED = 1.25  # times; a picture that is enlarged more than that looks soft
+MUCH_CROPPED = 0.25  # of the picture; more than that may cut off heads
 
 
 class ImageFile(msgspec.Struct, frozen=True):
@@ -287,3 +299,40 @@ def image_file(path: Extent) -> ImageFile:
 def _xxh3(path: str) -> str:
     with regular.unbuffered(path) as file:
         return hashlib.file_digest(file, xxhash.xxh3_64).hexdigest()
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One thing that somebody should look at, and the samples it is about."""
+
+    text: str
+    count: int
+    flag: str | None = None  # that these samples have,
+    state: str | None = None  # or their state
+    example: str = ""  # an image_id
+
+
+def not_ready(reasons: Mapping[str, int]) -> Iterator[Attention]:
+    """List what is not ready or has failed, by reason."""
+    for reason, count in reasons.items():
+        verb = "is" if count == 1 else "are"
+        text = f"{quantity(count, 'images')} {verb} not ready: {reason.replace('_', ' ')}"
+        yield Attention(text, count, state=reason)
+
+
+def truncated(component: str, count: int, example: str = "") -> Iterator[Attention]:
+    """List captions that were cut."""
+    if count:
+        verb = "is" if count == 1 else "are"
+        text = f"{quantity(count, 'captions')} {verb} cut off: longer than {component} reads"
+        yield Attention(text, count, TRUNCATED, example=example)
+
+
+def much(flag: str, count: int, most: float, example: str = "") -> Iterator[Attention]:
+    """List pictures that are enlarged a lot, or of which a lot is cut away."""
+    how = {
+        ENLARGED: f"enlarged more than {MUCH_ENLARGED} times, up to {most:.2f}",
+        CROPPED: f"cropped by more than {MUCH_CROPPED:.0%}, up to {most:.0%}",
+    }
+    if count:
+        yield Attention(f"{quantity(count, 'images')} {how[flag]}", count, flag, example=example)

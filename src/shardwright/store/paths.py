@@ -104,17 +104,14 @@ def captions_of(images: Path, store: Store, *, own: bool = True) -> dict[str, Pa
     Its ``own`` is that of the nearest folder above, if it has none. Folders below it may have
     others. Raise if one is gone.
     """
-    real, entries = _real(images), _read(store)
-    found = {}
-    if own and (entry := _nearest(real, store, entries)) is not None:
-        found[str(images)] = _file(entry, images, store)
-    for entry in entries:
-        below = [
-            path for path in map(_real, entry.folder.candidates(store)) if real in path.parents
-        ]
-        if below and entry.captions is not None:
-            folder = os.path.join(images, below[0].relative_to(real))  # as its images are named
-            found[folder] = _file(entry, images, store)
+    real, found = _real(images), dict[str, Path]()
+    if own and (nearest := _nearest(real, store)):
+        found[str(images)] = _file(*nearest, images, store)
+    for entry, captions in _captioned(store):
+        places = map(_real, entry.folder.candidates(store))
+        if below := next((path for path in places if real in path.parents), None):
+            folder = os.path.join(images, below.relative_to(real))  # as its images are named
+            found[folder] = _file(entry, captions, images, store)
     return found
 
 
@@ -124,23 +121,18 @@ def dropped(images: Path, captions: Path | None, store: Store) -> list[tuple[str
     A folder is given with the file of all images below it. Raise if it is None and the folder has
     no file of its own, but one above or below it has.
     """
-    real, entries = _real(images), _read(store)
-    own = [e for e in entries if e.captions is not None and e.is_at(real, store)]
-    below = [e for e in entries if e.captions is not None and e.is_below(real, store)]
-    if captions is None and not own:
-        above = _nearest(real, store, entries)
-        if other := above or next(iter(below), None):
-            assert other.captions is not None
-            folder, used = other.folder.shown(store), other.captions.shown(store)
-            what = f"--captions none: it is {folder} that uses {used}"
-            fix = f"to forget the file, give {folder}; to use another one here, --captions FILE"
-            raise UsageError(what, path=images, fix=fix)
-    lost = own if captions is None else [*own, *below]
+    real, known = _real(images), _captioned(store)
+    own = [each for each in known if each[0].is_at(real, store)]
+    below = [each for each in known if each[0].is_below(real, store)]
+    if captions is None and not own and (other := _nearest(real, store) or next(iter(below), None)):
+        folder, used = other[0].folder.shown(store), other[1].shown(store)
+        what = f"--captions none: it is {folder} that uses {used}"
+        fix = f"to forget the file, give {folder}; to use another one here, --captions FILE"
+        raise UsageError(what, path=images, fix=fix)
     return [
-        (entry.folder.shown(store), entry.captions.shown(store))
-        for entry in lost
-        if entry.captions is not None
-        and not (captions and _real(captions) == entry.captions.resolved(store))
+        (entry.folder.shown(store), file.shown(store))
+        for entry, file in (own if captions is None else [*own, *below])
+        if captions is None or _real(captions) != file.resolved(store)
     ]
 
 
@@ -179,25 +171,27 @@ def _write(images: Path, captions: _Place | None, store: Store, *, replace: bool
         provenance.write_document(store.state / NAME, data)
 
 
-def _file(entry: _Entry, images: Path, store: Store) -> Path:
-    assert entry.captions is not None
-    found = entry.captions.found(store)
+def _file(entry: _Entry, captions: _Place, images: Path, store: Store) -> Path:
+    found = captions.found(store)
     if found is None:
         other = "" if entry.is_at(_real(images), store) else entry.folder.shown(store)
         of_it, derive = (f" of {other}", f"derive {other} with") if other else ("", "give")
         fix = f"{derive} --captions FILE, or --captions none to forget it"
-        path = entry.captions.candidates(store)[0]
+        path = captions.candidates(store)[0]
         raise InputMissingError(f"the captions file{of_it} is gone", path=path, fix=fix)
     return found
 
 
-def _nearest(real: Path, store: Store, entries: list[_Entry]) -> _Entry | None:
+def _nearest(real: Path, store: Store) -> tuple[_Entry, _Place] | None:
     """Find the captions file that a folder has, or the nearest folder above."""
-    for path in (real, *real.parents):
-        for entry in entries:
-            if entry.captions is not None and entry.is_at(path, store):
-                return entry
-    return None
+    known = _captioned(store)
+    paths = (real, *real.parents)
+    return next((each for path in paths for each in known if each[0].is_at(path, store)), None)
+
+
+def _captioned(store: Store) -> list[tuple[_Entry, _Place]]:
+    """List the folders that have a captions file, each with it."""
+    return [(entry, entry.captions) for entry in _read(store) if entry.captions is not None]
 
 
 def _real(path: Path) -> Path:

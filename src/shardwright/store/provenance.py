@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from shardwright import regular
-from shardwright.errors import ProvenanceError, UsageError, refusal
+from shardwright.errors import ProvenanceError, UsageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.recipes import SPECIFICATION, Component
 from shardwright.storage import files
@@ -26,7 +26,6 @@ from shardwright.version import __version__
 NAME = "provenance.json"
 TOOL = f"shardwright {__version__}"
 
-_MODEL = ("model", "revision", "sha256")  # the settings that name the weights
 _GIVEN = "given"  # for a caller's own encoders, which no flag can name
 
 SRGB = "srgb"  # colours were converted to sRGB, by the profiles in the image files
@@ -109,8 +108,7 @@ def read_document(path: Path, kind: type[T], fix: str) -> T | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        known = refusal(path, error).fix
-        raise ProvenanceError(str(error.strerror), path=path, fix=known) from error
+        raise ProvenanceError(str(error.strerror), path=path) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise ProvenanceError("cannot be read", path=path, fix=fix) from None
 
@@ -215,7 +213,7 @@ def require_same(
 
 
 def flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]]) -> str:
-    """Give the flags that restore the old values of changed settings."""
+    """Give the flags that restore old choices; the old model and dtype are listed anyway."""
     words: list[str] = []
     for key in _CHOSEN:
         were = [entries[name].settings for name, keys in changed.items() if key in keys]
@@ -224,15 +222,6 @@ def flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]])
             words += [f"--{key}", str(*old)]
             if any(entry.settings.get(key) not in {None, *old} for entry in entries.values()):
                 words += ["--components", ",".join(changed)]  # the others were not made with that
-    for name, keys in changed.items():
-        was = entries[name].settings
-        if "dtype" in keys and was.get("dtype"):
-            words += ["--dtype", f"{name}={was['dtype']}"]
-        if was.get("encoders") == "pretrained" and not set(_MODEL).isdisjoint(keys):
-            model = f"{was['model']}@{was['revision']}" if "revision" in was else was["model"]
-            row = entries[name].component
-            named = entries[name].model or (row.settings.get("model") if row else None)
-            words += ["--model", f"{name}={model if 'revision' in was else named or model}"]
     return shlex.join(words) if words else "the settings it was made with"
 
 

@@ -6,29 +6,34 @@ with the records, and not in a copy. So it is the same however often that run wa
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal, Self
 
 import msgspec
 import xxhash
 
 from shardwright import recipes, regular
-from shardwright.errors import DamageError, ProvenanceError
+from shardwright.errors import DamageError, InputMissingError, ProvenanceError, StorageError
 from shardwright.interrupts import check
-from shardwright.layout import EMPTY_FOLDER, JSONL_NAME, STATE_FOLDER
+from shardwright.layout import BUCKET_PREFIX, EMPTY_FOLDER, JSONL_NAME, STATE_FOLDER
 from shardwright.recipes import SPECIFICATION, Component, Recipe, RecipeFile
 from shardwright.recipes.compare import differences
-from shardwright.recipes.split import Split
 from shardwright.storage import files, steps, urls
-from shardwright.storage.urls import Location, joined
+from shardwright.storage.paths import exists
+from shardwright.storage.place import place_at
+from shardwright.storage.urls import Location, joined, names
 from shardwright.store import provenance
 from shardwright.store.journal import journal_path
+from shardwright.store.records import NOT_JSON
 from shardwright.validate import as_text, place, place_or_none
 
 IDENTITY = "identity.json"
 _CHUNK = 1 << 20
 _RECIPE = "recipe.json"
+_MANIFEST = "manifest.json"  # of a shard folder
 
 
 @dataclass(frozen=True)
@@ -58,9 +63,7 @@ class Store:
         recipe = there or (given.recipe if given else SPECIFICATION)
         store = cls(folder, jsonl or folder / JSONL_NAME, recipe)
         if interrupted := steps.under_way(folder):
-            from shardwright.store import commands  # which imports this
-
-            fix = f"to finish it, run {commands.derive(store)}"
+            fix = f"to finish it, run {store._derive}"
             raise ProvenanceError(f"the {interrupted} was interrupted", path=folder, fix=fix)
         for component in recipe.components:
             if not component.is_known:
@@ -106,6 +109,36 @@ class Store:
         folder = self.state / "next"
         return Store(folder, folder / JSONL_NAME, self.recipe)
 
+    @property
+    def _derive(self) -> str:
+        from shardwright.store import commands  # which imports this
+
+        return commands.derive(self)
+
+    def require_merged(self) -> None:
+        """Raise if there is a journal but no JSONL, as after a first run that was killed."""
+        if self.journal.is_file() and not self.jsonl.exists():
+            what = (
+                f"no such file yet; an interrupted derive left its records in {self.journal.name}"
+            )
+            fix = f"to merge them, run {self._derive}"
+            raise InputMissingError(what, path=self.jsonl, fix=fix)
+
+    def array_ids(self, component: Component) -> Iterator[str]:
+        """List the ids that have an array of a component, in any order, one at a time."""
+        end = component.extension
+        found = _listed(self.arrays(component))
+        return (name.removesuffix(end) for name in found if name.endswith(end))
+
+    def leftovers(self) -> list[Path]:
+        """Find the temporary files in its folders."""
+        return [
+            folder / name
+            for folder in (self.folder, *map(self.arrays, self.recipe.components))
+            for name in sorted(_listed(folder))
+            if name.endswith(files.TMP_SUFFIX)
+        ]
+
     def make_folders(self) -> None:
         """Make the folders of a store; the caller holds the lock."""
         for folder in (self.jsonl.parent, *map(self.arrays, self.recipe.components)):
@@ -129,6 +162,49 @@ class Store:
             (into.remove if into else files.withdraw)(path)
         elif read_recipe(self.folder) != self.recipe:
             (into.write if into else files.write)(path, msgspec.json.encode(self.recipe) + b"\n")
+
+
+def _listed(folder: Path) -> Iterator[str]:
+    if folder.is_dir():
+        with files.explained(folder), os.scandir(folder) as entries:
+            for entry in entries:
+                check()
+                yield entry.name
+
+
+def is_store(folder: Location) -> bool:
+    """Whether a folder holds the metadata of a store, merged or in a journal."""
+    jsonl = str(folder / JSONL_NAME)
+    return exists(jsonl) or exists(jsonl + files.TMP_SUFFIX)
+
+
+def holds_shards(folder: Location) -> bool:
+    """Whether shards were packed into a folder, or its parts, so that no store may use it."""
+    manifest = folder / STATE_FOLDER / _MANIFEST
+    listed = names(folder)
+    buckets = (name for name in listed if name.startswith(BUCKET_PREFIX))
+    return (
+        manifest.is_file()
+        or any(name.endswith(".tar") for bucket in buckets for name in names(folder / bucket))
+        # A store may have shard folders below it, and a split may be among these.
+        or (not is_store(folder) and _is_split(folder, listed))
+    )
+
+
+def _is_split(folder: Location, listed: list[str]) -> bool:
+    """Whether the manifest of a folder below says that it is the part of that name."""
+
+    def is_part(name: str) -> bool:
+        try:
+            data = files.read(folder / name / STATE_FOLDER / _MANIFEST)
+            runs = msgspec.json.decode(data)["runs"]
+            return any(run["settings"].get("part") == name for run in runs)
+        except StorageError:  # of an object store, which is out of reach
+            raise
+        except (OSError, KeyError, TypeError, AttributeError, *NOT_JSON):
+            return False
+
+    return any(place_at(folder).each(is_part, listed))
 
 
 def read_recipe(folder: Path) -> Recipe | None:
@@ -183,24 +259,20 @@ def make_identity(store: Store) -> None:
     provenance.write_document(path, msgspec.json.encode(_Identity(id=hasher.hexdigest())))
 
 
-class Places(NamedTuple):
-    """A store, the folder of its shards, how the recipe splits them, and its captions."""
-
-    store: Store
-    shards: Location
-    split: Split | None
-    captions: str | None  # the file of captions that the recipe names
-
-
 def find_recipe(given: object) -> RecipeFile:
     """Read the recipe that ``--recipe`` names, else the one in force."""
     return recipes.find(None if given is None else as_text("--recipe", given, "a file or a name"))
 
 
-def find_places(recipe: object, derived_dir: object, jsonl: object, shards: object) -> Places:
-    """Find the store and the shard folder of a command; raise if the store has another recipe."""
+def find_places(
+    recipe: object, derived_dir: object, jsonl: object, shards: object
+) -> tuple[Store, Location, RecipeFile]:
+    """Find the store, the shard folder and the recipe file of a command.
+
+    Raise if the store has another recipe.
+    """
     file = find_recipe(recipe)
     folder = place("--derived-dir", file.paths["store"] if derived_dir is None else derived_dir)
     store = Store.at(folder, place_or_none("--jsonl", jsonl), file)
     output = urls.place("--output-dir", file.paths["shards"] if shards is None else shards)
-    return Places(store, output, file.split, file.paths.get("captions"))
+    return store, output, file

@@ -48,88 +48,67 @@ _SIGNS = ("=", "==", "!=", "~", "!~", *_ORDERS)
 
 @dataclass(frozen=True)
 class Compare:
-    """A field compared with a value, by one of ``= != < <= > >= ~ !~``."""
+    """A field compared with a value, by one of ``= != < <= > >= ~ !~``; or ``in`` several."""
 
     field: str
     sign: str
-    value: Value
+    value: Value | tuple[Value, ...]
 
     def holds(self, record: Record) -> bool:
         """Whether it holds for a record; a missing field is null."""
-        have = record.get(self.field)
+        have, value = record.get(self.field), self.value
+        if isinstance(value, tuple):
+            return any(_equal(have, one) for one in value)
         if self.sign.endswith("~"):
             if isinstance(have, int | float) and not isinstance(have, bool):
                 have = str(have)  # a column of a CSV that is all numbers has numbers
-            found = isinstance(have, str) and re.search(str(self.value), have) is not None
+            found = isinstance(have, str) and re.search(str(value), have) is not None
             return found is (self.sign == "~")
-        alike = _alike(have, self.value)
         if self.sign in _ORDERS:
+            alike = _alike(have, value)
             return alike is not None and _ORDERS[self.sign](*alike)
-        equal = have is None if self.value is None else alike is not None and operator.eq(*alike)
-        return equal is (self.sign == "=")
+        return _equal(have, value) is (self.sign == "=")
+
+    def fields(self) -> Iterator[str]:
+        """Name the field that it looks at."""
+        yield self.field
 
     def __str__(self) -> str:
-        return f"{_field(self.field)} {self.sign} {_value(self.value)}"
+        value = self.value
+        listed = f"({', '.join(map(_value, value))})" if isinstance(value, tuple) else _value(value)
+        return f"{_field(self.field)} {self.sign} {listed}"
 
 
 @dataclass(frozen=True)
-class In:
-    """A field that equals one of several values."""
+class Joined:
+    """Conditions that must all hold (``and``), one of which must (``or``), or not the one."""
 
-    field: str
-    values: tuple[Value, ...]
-
-    def holds(self, record: Record) -> bool:
-        """Whether it holds for a record."""
-        return any(Compare(self.field, "=", value).holds(record) for value in self.values)
-
-    def __str__(self) -> str:
-        return f"{_field(self.field)} in ({', '.join(map(_value, self.values))})"
-
-
-@dataclass(frozen=True)
-class Not:
-    """The opposite of a condition."""
-
-    term: Condition
-
-    def holds(self, record: Record) -> bool:
-        """Whether it holds for a record."""
-        return not self.term.holds(record)
-
-    def __str__(self) -> str:
-        return f"not {_inner(self.term, (All, Some))}"
-
-
-@dataclass(frozen=True)
-class All:
-    """Conditions that must all hold."""
-
+    word: str
     terms: tuple[Condition, ...]
 
     def holds(self, record: Record) -> bool:
         """Whether it holds for a record."""
-        return all(term.holds(record) for term in self.terms)
+        each = (term.holds(record) for term in self.terms)
+        if self.word == "not":
+            return not all(each)
+        return all(each) if self.word == "and" else any(each)
+
+    def fields(self) -> Iterator[str]:
+        """Name the fields that it looks at."""
+        for term in self.terms:
+            yield from term.fields()
 
     def __str__(self) -> str:
-        return " and ".join(_inner(term, (All, Some)) for term in self.terms)
+        # A term is in parentheses where it binds no more than what is around it.
+        lower = ("or",) if self.word == "or" else ("and", "or")
+        terms = [
+            f"({term})" if isinstance(term, Joined) and term.word in lower else str(term)
+            for term in self.terms
+        ]
+        return f"not {terms[0]}" if self.word == "not" else f" {self.word} ".join(terms)
 
 
-@dataclass(frozen=True)
-class Some:
-    """Conditions of which at least one must hold."""
-
-    terms: tuple[Condition, ...]
-
-    def holds(self, record: Record) -> bool:
-        """Whether it holds for a record."""
-        return any(term.holds(record) for term in self.terms)
-
-    def __str__(self) -> str:
-        return " or ".join(_inner(term, (Some,)) for term in self.terms)
-
-
-Condition = Compare | In | Not | All | Some
+Condition = Compare | Joined
 
 
 def parse(text: str) -> Condition:
@@ -142,18 +121,11 @@ def parse(text: str) -> Condition:
 
 def conditions(texts: Iterable[str]) -> list[Condition]:
     """Read conditions that must all hold, and give their terms."""
-    parsed = map(parse, texts)
-    terms = (t for one in parsed for t in (one.terms if isinstance(one, All) else (one,)))
-    return list({str(term): term for term in terms}.values())
-
-
-def fields(condition: Condition) -> Iterator[str]:
-    """Name the fields that a condition looks at."""
-    if isinstance(condition, Compare | In):
-        yield condition.field
-    else:
-        for term in (condition.term,) if isinstance(condition, Not) else condition.terms:
-            yield from fields(term)
+    found: dict[str, Condition] = {}
+    for one in map(parse, texts):
+        terms = one.terms if isinstance(one, Joined) and one.word == "and" else (one,)
+        found |= {str(term): term for term in terms}
+    return list(found.values())
 
 
 class _Parser:
@@ -184,25 +156,23 @@ class _Parser:
         return found
 
     def _some(self) -> Condition:
-        return self._joined("or", self._all, Some)
+        return self._joined("or", self._all)
 
     def _all(self) -> Condition:
-        return self._joined("and", self._one, All)
+        return self._joined("and", self._one)
 
-    def _joined(
-        self, word: str, read: Callable[[], Condition], kind: type[All] | type[Some]
-    ) -> Condition:
+    def _joined(self, word: str, read: Callable[[], Condition]) -> Condition:
         terms = [read()]
         while self._take(word):
             terms.append(read())
-        return terms[0] if len(terms) == 1 else kind(tuple(terms))
+        return terms[0] if len(terms) == 1 else Joined(word, tuple(terms))
 
     def _one(self) -> Condition:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise self._error("is nested too deep", f"use at most {_DEEPEST} levels")
         if self._take("not"):
-            found: Condition = Not(self._one())
+            found: Condition = Joined("not", (self._one(),))
         elif self._take("("):
             found = self._some()
             self._need(")")
@@ -219,7 +189,7 @@ class _Parser:
             while self._take(","):
                 values.append(self._value())
             self._need(")")
-            return In(field, tuple(values))
+            return Compare(field, "in", tuple(values))
         sign = self._word
         if self._kind != "sign" or sign not in _SIGNS:
             raise self._error("expected a comparison", f"write one of {' '.join(_SIGNS)} in")
@@ -286,6 +256,11 @@ def _pattern_fault(value: Value) -> str | None:
     return None
 
 
+def _equal(have: object, value: Value) -> bool:
+    alike = _alike(have, value)
+    return have is None if value is None else alike is not None and operator.eq(*alike)
+
+
 def _alike(have: object, value: Value) -> tuple[Any, Any] | None:
     """Give what a record has and a value as one type, or None: a CSV has only texts."""
     one, other = _as(have, value), _as(value, have)
@@ -323,8 +298,3 @@ def _value(value: Value) -> str:
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
     return next((name for name, one in _CONSTANTS.items() if one is value), repr(value))
-
-
-def _inner(term: Condition, lower: tuple[type, ...]) -> str:
-    """Write a term, in parentheses where it binds less than what is around it."""
-    return f"({term})" if isinstance(term, lower) else str(term)

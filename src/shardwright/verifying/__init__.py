@@ -16,7 +16,7 @@ from shardwright.layout import JSONL_NAME
 from shardwright.progress import Progress
 from shardwright.storage.urls import Location, local, place
 from shardwright.store.findings import Finding, VerifyReport
-from shardwright.validate import as_text, integer, place_or_none, require_switches
+from shardwright.validate import as_text, integer, place_or_none
 
 __all__ = ["Finding", "VerifyReport", "verify"]
 
@@ -55,10 +55,8 @@ def verify(
     # Imported where they are needed, for a quick start.
     from shardwright.engine.ray import ray_of, tasks_on
     from shardwright.storage.place import place_at
-    from shardwright.store.folders import is_store
-    from shardwright.store.store import find_recipe
+    from shardwright.store.store import Store, find_recipe, is_store
 
-    require_switches(read_data=read_data, loaders=loaders)
     file = find_recipe(recipe)
     target = place("path", file.paths["store"] if path is None else path)
     source = place_or_none("--against", against)
@@ -78,7 +76,6 @@ def verify(
             if source is not None or loaders:
                 flag = "--loaders" if source is None else "--against"
                 raise UsageError("is a store", path=target, fix=f"{flag} is for a shard folder")
-            from shardwright.store.store import Store
             from shardwright.verifying.store import verify_store
 
             store = Store.at(local(target), given=file)

@@ -22,8 +22,8 @@ from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.parts import is_packed, parts_of
 from shardwright.storage.extents import Extent
 from shardwright.storage.urls import Location
-from shardwright.store.folders import holds_shards
 from shardwright.store.records import Record
+from shardwright.store.store import holds_shards
 
 MADE_FROM = "give --against the images that the shards were made from"
 _GIVE = "give --against the store that the shards were packed from, or the images they show"

@@ -21,14 +21,12 @@ from shardwright.recipes import Recipe
 from shardwright.shards.format.empty import empty_faults, empty_members
 from shardwright.storage.files import read_existing
 from shardwright.store import (
-    array_faults,
     facts,
-    folders,
+    faults,
     records,
-    rules,
 )
-from shardwright.store.array_faults import ArrayCounts, Expected
 from shardwright.store.commands import Commands
+from shardwright.store.faults import ArrayCounts, Expected
 from shardwright.store.findings import Finding, VerifyReport
 from shardwright.store.records import Line, Record
 from shardwright.store.store import IDENTITY, Store, read_identity
@@ -41,7 +39,7 @@ def verify_store(
 ) -> VerifyReport:
     """Check every record and every array of a store."""
     started = time.monotonic()
-    folders.require_merged(store)
+    store.require_merged()
     run = Commands(store)
     samples, findings = _read_records(store, run, progress)
     components = store.recipe.components
@@ -90,10 +88,10 @@ def _read_records(
     twins = _Twins(samples.ids)
     known: dict[Expected, Expected] = {}  # one of each: there are fewer than samples
     findings: list[Finding] = []
-    valid, jsonl = rules.Rules(store.recipe), store.jsonl
+    valid, jsonl = faults.Rules(store.recipe), store.jsonl
 
     def add(fault: str, line: Line) -> None:
-        what, fix = rules.words(fault, store.recipe, run)
+        what, fix = faults.words(fault, store.recipe, run)
         findings.append(Finding(fault, str(jsonl), line.number, what, fix))
 
     def bad(line: Line, reason: str) -> None:
@@ -123,7 +121,7 @@ def _expected(record: Record, recipe: Recipe) -> Expected:
     """Give what decides the shapes of a record's arrays: its picture, its bucket, its masks."""
     sizes = []
     width, height, bucket = (record.get(name) for name in ("width", "height", "aspect_bucket"))
-    if rules.is_side(width) and rules.is_side(height):
+    if faults.is_side(width) and faults.is_side(height):
         sizes.append((width, height))
     if type(bucket) is str and is_bucket(bucket):
         size = Bucket.parse(bucket)
@@ -177,7 +175,7 @@ def _check_arrays(
     total = len(samples.ids)
     progress.phase("arrays", total, "samples")
     seen = ArrayCounts()
-    check = array_faults.check_all(
+    check = faults.check_all(
         store, tuple(rows), samples.ids, samples.expected, engine, read_data=read_data
     )
     with closing(check) as batches:
@@ -223,7 +221,7 @@ def _images(
 
 def _warnings(store: Store, ids: Container[str], run: Commands) -> Iterator[Finding]:
     """Find files that belong to no record; nothing is lost, but they may surprise somebody."""
-    for path in folders.leftovers(store):
+    for path in store.leftovers():
         if path == store.journal:
             what = "has records of an interrupted run that are not merged"
             yield _warning("journal", path, what, f"to merge them, run {run.derive}")
@@ -232,7 +230,7 @@ def _warnings(store: Store, ids: Container[str], run: Commands) -> Iterator[Find
             yield _warning("leftover", path, what, "delete it when no run is active")
     for component in store.recipe.components:
         kind, what = f"{component.name}_orphaned", "no record uses it"
-        found = folders.array_ids(store, component)
+        found = store.array_ids(component)
         for image_id in sorted(image_id for image_id in found if image_id not in ids):
             fix = f"delete it, or run {run.derive} to give its image a record"
             yield _warning(kind, store.array(component, image_id), what, fix)

@@ -96,8 +96,8 @@ def test_a_class_of_a_package_is_found(module: Write) -> None:
             "mine.deeper:Good",
             "there is no module mine.deeper; install its package, or add its folder to PYTHONPATH",
         ),
-        ("mine:Goud", "mine has no Goud; did you mean Good?"),
-        ("mine:Xyzzy", "mine has no Xyzzy; choose from Good"),
+        ("mine:Goud", "mine has no class Goud; did you mean Good?"),
+        ("mine:Xyzzy", "mine has no class Xyzzy; choose from Good"),
         ("mine:", 'is not the name of a class; write "package.module:Class"'),
         (":Good", 'is not the name of a class; write "package.module:Class"'),
         (".mine:Good", 'is not the name of a class; write "package.module:Class"'),
@@ -105,7 +105,7 @@ def test_a_class_of_a_package_is_found(module: Write) -> None:
         ("mine:Good()", 'is not the name of a class; write "package.module:Class"'),
         (
             "autoencoders",
-            "is neither part of Shardwright nor an installed entry point; "
+            "is not the name of a class; "
             'did you mean autoencoder?, or write "package.module:Class"',
         ),
     ],
@@ -117,7 +117,7 @@ def test_a_name_that_leads_nowhere_is_explained(module: Write, encoder: str, exp
 
 def test_a_module_without_classes_is_named(module: Write) -> None:
     module("x = 1")
-    assert error("mine:Good") == "mine has no Good; name a class of another module"
+    assert error("mine:Good") == "mine has no class Good; name a class of another module"
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ instance = object()
     ("name", "expected"),
     [
         ("Half", "Half of mine is not an encoder: no method encode, describe; see ImageEncoder"),
-        ("function", "function of mine is not a class; name a class"),
-        ("instance", "instance of mine is not a class; name a class"),
-        ("called", "called of mine is not a class; name a class"),
+        ("function", "mine has no class function; "),
+        ("instance", "mine has no class instance; "),
+        ("called", "mine has no class called; "),
     ],
 )
 def test_what_is_no_encoder_is_refused_before_it_is_called(
@@ -199,33 +199,6 @@ class Careful(Good):
 def test_a_protocol_is_not_an_encoder() -> None:
     expected = "ImageEncoder(component, options) fails with TypeError: Protocols cannot"
     assert error("shardwright:ImageEncoder").startswith(expected)
-
-
-def install(folder: Path, package: str, entries: str) -> None:
-    info = folder / f"{package}-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[shardwright.encoders]\n{entries}\n")
-
-
-def test_an_entry_point_of_an_installed_package_is_found(module: Write) -> None:
-    install(module(GOOD), "mine", "good = mine:Good\nbroken = nowhere:Good\nt5 = mine:Good")
-    assert loaded("good").describe() == {"encoder": "good"}
-    assert error("broken").startswith("there is no module nowhere; ")
-    assert "did you mean good?" in error("goood")
-    assert "picture, broken, good, or write" in error("quite-different")
-
-
-def test_an_entry_point_of_two_packages_is_refused(module: Write) -> None:
-    folder = module(GOOD)
-    install(folder, "one", "good = mine:Good")
-    install(folder, "two", "good = mine:Good")
-    assert loaded("good").describe() == {"encoder": "good"}, "both name the same class"
-    install(folder, "three", "good = other:Good")
-    assert error("good") == (
-        "is the entry point of several packages: mine:Good and other:Good; "
-        "write one of these instead"
-    )
 
 
 def test_modules_of_the_working_folder_are_not_found(
@@ -276,18 +249,13 @@ def test_integers_that_the_component_cannot_hold_are_failures_and_not_stored(
     assert "c: too large a value for uint8" in failures
 
 
-@pytest.mark.parametrize("name", ["own_encoder:Colours", "colours"])
-def test_the_example_makes_a_store_and_shards_by_its_class_and_by_its_entry_point(
-    module: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+def test_the_example_makes_a_store_and_shards_by_its_class(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.syspath_prepend(EXAMPLE)
-    assert 'colours = "own_encoder:Colours"' in (EXAMPLE / "pyproject.toml").read_text()
-    install(module(""), "own-encoder", "colours = own_encoder:Colours")
-    text = (EXAMPLE / "shardwright.toml").read_text().replace("own_encoder:Colours", name)
-    (tmp_path / "recipe.toml").write_text(text)
     images = make_images(tmp_path / "images", 3)
     store, shards = tmp_path / "store", tmp_path / "shards"
-    made = shardwright.derive(images, recipe=tmp_path / "recipe.toml", derived_dir=store)
+    made = shardwright.derive(images, recipe=EXAMPLE / "shardwright.toml", derived_dir=store)
     assert (made.derived, made.components["colours"].made) == (3, 3)
     assert shardwright.pack(derived_dir=store, output_dir=shards).written_samples == 3
     assert not shardwright.verify(shards, read_data=True, against=store).damaged

@@ -149,11 +149,11 @@ def test_a_store_keeps_the_precision_it_was_made_with_until_it_is_recomputed(
     assert asked == again
 
 
-def test_another_precision_than_before_is_refused_with_the_flag_that_goes_on(
+def test_another_precision_than_before_is_refused_and_both_are_listed(
     store: tuple[Path, Path],
 ) -> None:
     images, derived = store
-    with pytest.raises(ProvenanceError, match="give --dtype t5=bfloat16"):
+    with pytest.raises(ProvenanceError, match=r"\(t5: dtype was bfloat16, now float32\)"):
         shardwright.derive(images, derived_dir=derived, dtype={"t5": "float32"}, components=["t5"])
 
 

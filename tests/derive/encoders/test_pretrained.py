@@ -18,9 +18,8 @@ from shardwright.deriving.batches import Pass
 from shardwright.deriving.machine import rooms
 from shardwright.encoders import load
 from shardwright.encoders.autoencoder import Autoencoder, Tiling
-from shardwright.encoders.base import ImageEncoder, Options, Picture, TextEncoder
+from shardwright.encoders.base import ImageEncoder, Options, Picture, TextEncoder, pixels
 from shardwright.encoders.contract import ImageEncoderContract, TextEncoderContract, picture
-from shardwright.encoders.preparing import pixels
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.recipes import SPECIFICATION
 from tests.derive.encoders.models import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from shardwright.entry import entry
 from shardwright.storage.urls import place
 from shardwright.summary import Summary
-from shardwright.validate import names, require_switches
+from shardwright.validate import names
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,5 @@ def index(
     from shardwright.shards.loaders.indexes import write_indexes
     from shardwright.store.store import find_recipe
 
-    require_switches(remove=remove)
     folder = place("shards", find_recipe(recipe).paths["shards"] if shards is None else shards)
     return write_indexes(folder, names("--for", for_), remove)

@@ -23,7 +23,6 @@ from shardwright.errors import DamageError, InputMissingError, UsageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.progress import quantity
 from shardwright.recipes import BFLOAT16, Recipe
-from shardwright.recipes.compare import dtype_text, shape_text
 from shardwright.shards.format import decode, index, manifest, tarread
 from shardwright.shards.format.again import complete, overwriting, to_another_url
 from shardwright.shards.format.decode import BadMemberError
@@ -274,8 +273,8 @@ def components_of(found: Manifest) -> dict[str, ComponentInfo]:
             suffix=component.suffix,
             source=component.source,
             mask=component.mask.suffix if component.mask else None,
-            dtype=dtype_text(component),
-            shape=shape_text(component),
+            dtype=component.dtype_text,
+            shape=component.shape_text,
             model=settings.get("model"),
             scaling_factor=settings.get("scaling_factor"),
             shift_factor=settings.get("shift_factor"),
