@@ -162,7 +162,7 @@ def _builder(devices: DeviceEngine, made: Made, outcome: Outcome) -> Builder:
     following = {component: view for component, view in views.items() if component.follows_picture}
     kind = Commits if place_at(request.output).can_replace else DirectCommits
     folder = state.plan_folder(request.output, asked.digest)
-    commits = kind(asked.digest, folder, {place.target.part: place.folder for place in places})
+    commits = kind(asked.digest, folder, {place.part: place.folder for place in places})
     return Builder(
         making,
         Results(recipe, following, keeps=False),
@@ -198,7 +198,7 @@ def _build(devices: DeviceEngine, builder: Builder, outcome: Outcome, progress: 
         raise
     work = Work(builder, devices, outcome.layout, asked.settings, progress)
     try:
-        outcome.commits = work.run({p.target.part: p.begin.first_numbers for p in places})
+        outcome.commits = work.run({p.part: p.first_numbers for p in places})
     except KeyboardInterrupt as interrupt:
         done = _finished(work, builder, outcome)
         interrupt.add_note(f"{done} finished; run the same command to continue")
