@@ -12,7 +12,7 @@ import pytest
 
 import shardwright
 from shardwright import BuildSummary, Progress
-from shardwright.building.commits import Commit, Commits
+from shardwright.building.commits import Commit, Commits, There
 from shardwright.building.plan import Shard
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import Manifest
@@ -154,10 +154,12 @@ def interrupt(
     """Build until so many shards are finished; give the notes of the error."""
     settle = Commits.settle
 
-    def settling(commits: Commits, shard: Shard, commit: Commit, storage: Place | None) -> Commit:
+    def settling(
+        commits: Commits, shard: Shard, commit: Commit, storage: Place | None, there: There
+    ) -> Commit:
         if commit.number >= shards:
             raise KeyboardInterrupt
-        return settle(commits, shard, commit, storage)
+        return settle(commits, shard, commit, storage, there)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Commits, "settle", settling)

@@ -8,36 +8,36 @@ In a folder, shards are staged until all are there, under a lock. Each attempt a
 of its own, for its staged files and its commit, so neither can touch what the other has made. Which
 commits count is written down before the first shard gets its place.
 
-At an object store shards go straight to their names, and no lock keeps two runs of one plan apart.
-So every step is a conditional write, which fails if somebody else has taken a step in the meantime:
+At an object store shards go straight to their names. One run is the driver of a plan. It has left a
+mark, under the condition that nobody else has meanwhile. A later run of the plan puts its own in
+that place, and then the earlier one and its workers end. All of them first look at what is there,
+then whether the mark is still that of their driver, and write under the condition that nobody has
+written since they looked. So nothing that a later driver has made is ever replaced.
 
-1. A worker looks at the files of its shard and at the commit. If nothing is there, it creates the
-   files, the shard last, and then the commit.
-2. If files are there without a commit, their worker is about to commit, or has died. After a pause
-   the task is claimed: the claim takes the place of the commit, which the other cannot write any
-   more. The claimant then looks again, and replaces each file only if it is still the same.
-3. Before the manifest is written, publishing is closed, and then ``differing`` compares all files
-   and commits with what is known of them. Where they differ, their tasks are run again.
-
-Publishing is open as long as a file of that name is there: workers look for it after a claim, and
-before they publish. So whoever publishes after it was closed has left a claim that is found.
+1. The driver gives out a task with what is there of its shard already. If something is, it first
+   writes in the place of the commit, so that whoever has left the shard cannot commit any more.
+2. A worker creates or replaces the files of its shard, the shard last, and then the commit. What it
+   makes does not count if somebody else has written one of these: the etag of its commit is blank.
+3. When all tasks are done, ``differing`` compares all files and commits with what is known of them.
+   Where they differ, their tasks are run again.
+4. Then the driver replaces its mark by the word that the commits are final, which fails if another
+   run is the driver. From then on nothing is replaced, and the manifest is written.
 """
 
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Self
 
 import msgspec
 
 from shardwright.building.built import Built
 from shardwright.building.inputs import Left
 from shardwright.building.plan import Shard
-from shardwright.errors import SourceChangedError, StorageError
+from shardwright.errors import LockedError, StorageError
 from shardwright.interrupts import check
 from shardwright.shards.format import manifest
 from shardwright.shards.format.index import index_name
@@ -56,16 +56,14 @@ from shardwright.summary import Count
 MOVING_NAME = "moving"  # in a stage: shards may have moved out of it
 FOLDER = "commits"
 _FINAL = "final"  # beside the commits: those that shards may have been published from
-_OPEN = "open"  # the same: workers may publish
-_GRACE = 15  # seconds for which another worker may be about to commit
-_PATIENCE = 60  # seconds in which another worker must have committed
-_LOOK = 0.5  # seconds between two looks
+_DRIVER = "driver"  # the same, at an object store: which run is the driver, or that they are final
+
+_COMMIT = ""  # in what is there of a task: its commit
+
+There = Mapping[str, str]  # the etags of what is there of a task at an object store, by name
+_NOTHING: There = {}
 
 _Attempt = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]*$")]  # a part of paths
-
-
-class TakenOverError(SourceChangedError):
-    """Another process has finished this build, or a part of it."""
 
 
 class Commit(msgspec.Struct, kw_only=True):
@@ -104,16 +102,22 @@ class Commits:
     folder: Location  # of the plan
     targets: Mapping[str | None, Location]  # the shard folder of each part
 
+    def begun(self) -> Self:
+        """Begin to run tasks; nothing to do under a lock."""
+        return self
+
     def storage(self, shard: Shard, attempt: str) -> Place:
         """Give the place where a worker writes a shard."""
         stage = stage_of(local(self.targets[shard.part])) / attempt
         make_folders(stage, [shard.path])
         return place_at(stage)
 
-    def settle(self, shard: Shard, commit: Commit, storage: Place | None) -> Commit:
-        """Publish a finished shard and commit its task, which ends it; give the commit that counts.
+    def settle(
+        self, shard: Shard, commit: Commit, storage: Place | None, there: There = _NOTHING
+    ) -> Commit:
+        """Publish a finished shard and commit its task, which ends it.
 
-        That of another worker counts if it came first. Without a storage there is no shard.
+        Without a storage there is no shard. ``there`` is what ``reopen`` gave.
         """
         if storage is not None:
             publish(storage, shard.path)
@@ -122,11 +126,8 @@ class Commits:
         files.write(self._path(shard, commit.attempt), _encoded(commit))
         return commit
 
-    def found(self, shards: Sequence[Shard], *, reopen: bool = False) -> dict[int, Commit]:
-        """Read the commits of finished tasks, if what they name is there.
-
-        ``reopen`` withdraws the others, so that their tasks can be run again.
-        """
+    def found(self, shards: Sequence[Shard]) -> dict[int, Commit]:
+        """Read the commits of finished tasks, if what they name is there."""
         tasks, final = {shard.number: shard for shard in shards}, self._final()
         found = dict[int, Commit]()
         for name in names(self.folder / FOLDER):
@@ -142,13 +143,16 @@ class Commits:
                 counts = final is not None or not commit.is_doubtful
                 if counts and self._is_there(shard, commit):
                     found[shard.number] = commit
-        if reopen and final is None:
-            self._remove_others(tasks, found)
         return found
 
-    def _remove_others(self, tasks: Collection[int], found: Mapping[int, Commit]) -> None:
-        """Remove what other attempts at some tasks have left, for the room that it takes."""
-        kept = set()
+    def reopen(self, shards: Sequence[Shard], found: Mapping[int, Commit]) -> dict[int, There]:
+        """Let tasks be run again whose commits were not found; give what is there of them.
+
+        What attempts have left that do not count is removed, for the room that it takes.
+        """
+        if self.are_final:
+            return {}
+        kept, tasks = set(), {shard.number for shard in shards}
         for name in names(self.folder / FOLDER):
             number, _, attempt = name.removesuffix(".json").partition("-")
             task = int(number) if number.isdecimal() else -1
@@ -158,6 +162,7 @@ class Commits:
                 kept.add(attempt)
         for target in self.targets.values():
             remove_attempts(local(target), kept)
+        return {}
 
     @property
     def are_final(self) -> bool:
@@ -177,16 +182,6 @@ class Commits:
             return None
         except NOT_JSON:  # then all of them are made again
             return {}
-
-    def open(self) -> None:
-        """Let workers publish, also those of other processes; nothing to do under a lock."""
-
-    def close(self) -> None:
-        """Let nobody publish any more; nothing to do under a lock, as all that follows."""
-
-    def done(self, shard: Shard) -> Commit | None:
-        """Give the commit of a task that another process has finished in the meantime."""
-        return None
 
     def differing(self, shards: Sequence[Shard], commits: Mapping[int, Commit]) -> list[Shard]:
         """Find the committed shards whose files are not those of their commits."""
@@ -236,87 +231,99 @@ def _encoded(commit: Commit) -> bytes:
 class DirectCommits(Commits):
     """Commits of a plan at an object store."""
 
+    driver: str = ""  # the etag of the mark of the driver, by which its workers know it
+
+    def begun(self) -> Self:
+        """Become the driver; one that there was notices that, and ends."""
+        seen = _etag(self._mark)
+        if self.are_final:
+            return replace(self, driver=seen)
+        own = self._marked(secrets.token_bytes(16), seen)
+        notes = map(manifest.load_unfinished, self.targets.values())
+        if not any(note is not None and note.plan == self.plan for note in notes):
+            self._mark.remove()  # another run has just finished it
+            raise self._taken()
+        return replace(self, driver=own)
+
     def storage(self, shard: Shard, attempt: str) -> Place:
         return RemotePlace(self._target(shard))
 
-    def settle(self, shard: Shard, commit: Commit, storage: Place | None) -> Commit:
+    def settle(
+        self, shard: Shard, commit: Commit, storage: Place | None, there: There = _NOTHING
+    ) -> Commit:
         target, names = self._target(shard), names_of(shard.path)
-        path, claim = self._path(shard), NEW
         try:
-            there = {name: _etag(target / name) for name in names}
-            if any(there.values()) or _etag(path):
-                claim = self._claim(shard)
-                there = {name: _etag(target / name) for name in names}
-                if _etag(path) != claim:
-                    raise ConditionError
-            self._require_open(shard)
+            self._require_driver()
             for name in names:
                 if storage is not None:
-                    commit.etags[name] = storage.publish(name, there[name])
-                elif there[name]:
+                    commit.etags[name] = storage.publish(name, there.get(name, NEW))
+                elif name in there:
                     (target / name).remove()
-            commit.etag = path.write(_encoded(commit), claim)
-            return commit
-        except ConditionError:  # another worker was faster, and has just published it
-            return self._awaited(shard)
+            commit.etag = self._path(shard).write(_encoded(commit), there.get(_COMMIT, NEW))
+        except ConditionError:  # another worker has written here
+            commit.etag = ""
         finally:
             if storage is not None:
                 for name in names:
                     storage.discard(name)
+        return commit
 
-    def done(self, shard: Shard) -> Commit | None:
-        etag = _etag(self._path(shard))
-        return self._read(shard, etag=etag) if etag else None
-
-    def found(self, shards: Sequence[Shard], *, reopen: bool = False) -> dict[int, Commit]:
+    def found(self, shards: Sequence[Shard]) -> dict[int, Commit]:
         etags = self._etags()
         known = [shard for shard in shards if shard.number in etags]
         read = together(lambda shard: self._read(shard, etag=etags[shard.number]), known)
         commits = {commit.number: commit for commit in read if commit is not None}
-        again = {shard.number for shard in self._differing(known, commits)}
+        again = {shard.number for shard in self.differing(known, commits)}
         if not self.are_final:
             again |= {number for number, commit in commits.items() if commit.is_doubtful}
-        for shard in shards if reopen else ():
-            if shard.number in again:
-                check()
-                with suppress(ConditionError):  # then it is another one by now
-                    self._path(shard).write(_token(), commits[shard.number].etag)
         return {number: commit for number, commit in commits.items() if number not in again}
 
-    def open(self) -> None:
-        self._open.write(b"")
-        try:
-            self._require_begun()
-        except TakenOverError:
-            self._open.remove()
-            raise
+    def reopen(self, shards: Sequence[Shard], found: Mapping[int, Commit]) -> dict[int, There]:
+        if self.are_final:
+            return {}
+        etags, there, given = self._etags(), self._there(shards), dict[int, There]()
+        self._require_driver()
+        for shard in shards:
+            files_of, etag = there[shard.number], etags.get(shard.number, NEW)
+            if shard.number not in found and (files_of or etag):
+                check()
+                with suppress(ConditionError):  # somebody commits it just now, which does not count
+                    claim = self._path(shard).write(secrets.token_bytes(16), etag)
+                    given[shard.number] = {**files_of, _COMMIT: claim}
+        return given
 
-    def close(self) -> None:
-        self._open.remove()
+    @property
+    def are_final(self) -> bool:
+        with suppress(FileNotFoundError):
+            return files.read(self._mark) == _FINAL.encode()
+        return False
 
-    def differing(self, shards: Sequence[Shard], commits: Mapping[int, Commit]) -> list[Shard]:
-        self._require_begun()
-        return self._differing(shards, commits)
+    def finalize(self, commits: Mapping[int, Commit]) -> None:
+        self._marked(_FINAL.encode(), self.driver)
 
     def abandon(self, shards: Sequence[Shard]) -> None:
-        for part, folder in self.targets.items():
-            names = {n for s in shards if s.part == part for n in names_of(s.path)}
-            if names:
-                with suppress(StorageError):  # the error that brought us here is the one to report
+        # The error that brought us here is the one to report.
+        with suppress(StorageError, LockedError):
+            self._require_driver()  # else they may be those of another run
+            for part, folder in self.targets.items():
+                if names := {n for s in shards if s.part == part for n in names_of(s.path)}:
                     RemotePlace(remote(folder)).abandon(names)
 
-    def _differing(self, shards: Sequence[Shard], commits: Mapping[int, Commit]) -> list[Shard]:
-        if not commits:
+    def differing(self, shards: Sequence[Shard], commits: Mapping[int, Commit]) -> list[Shard]:
+        those = [shard for shard in shards if shard.number in commits]
+        if not those:
             return []
+        there, etags = self._there(those), self._etags()
+        known = {number: (commit.etag, commit.etags) for number, commit in commits.items()}
+        return [s for s in those if (etags.get(s.number), there[s.number]) != known[s.number]]
+
+    def _there(self, shards: Iterable[Shard]) -> dict[int, dict[str, str]]:
+        """List the files that are there of some shards, with their etags, by task."""
         listed = {part: _listed(folder) for part, folder in self.targets.items()}
-        etags, found = self._etags(), []
-        for shard in shards:
-            if (commit := commits.get(shard.number)) is not None:
-                there = listed[shard.part]
-                files_of = {name: there[name] for name in names_of(shard.path) if name in there}
-                if (etags.get(shard.number), files_of) != (commit.etag, commit.etags):
-                    found.append(shard)
-        return found
+        return {
+            shard.number: {n: e for n in names_of(shard.path) if (e := listed[shard.part].get(n))}
+            for shard in shards
+        }
 
     def _etags(self) -> dict[int, str]:
         """List the commits, by their tasks, with their etags; also what stands in their place."""
@@ -324,63 +331,32 @@ class DirectCommits(Commits):
         numbers = ((name.removesuffix(".json"), etag) for name, etag in found)
         return {int(name): etag for name, etag in numbers if name.isdecimal()}
 
-    def _claim(self, shard: Shard) -> str:
-        """Claim a task, unless somebody commits it soon; give the etag of the claim."""
-        path, end = self._path(shard), time.monotonic() + _GRACE
-        while True:
-            self._require_open(shard)
-            etag = _etag(path)
-            if etag and self._read(shard, etag=etag) is not None:
-                raise ConditionError
-            if time.monotonic() >= end:
-                try:
-                    return path.write(_token(), etag)
-                except ConditionError:  # somebody else has, and may be at work
-                    end = time.monotonic() + _GRACE
-            check()
-            time.sleep(_LOOK)
+    def _marked(self, data: bytes, seen: str) -> str:
+        """Write the mark of the driver, unless it is another one by now; give its etag."""
+        try:
+            return self._mark.write(data, seen)
+        except ConditionError:
+            raise self._taken() from None
 
-    def _awaited(self, shard: Shard) -> Commit:
-        """Wait for the commit of a shard that another worker has just published."""
-        end = time.monotonic() + _PATIENCE
-        while (commit := self.done(shard)) is None:
-            self._require_open(shard)
-            if time.monotonic() > end:
-                raise _taken(self._target(shard) / shard.path)
-            check()
-            time.sleep(_LOOK)
-        return commit
+    def _require_driver(self) -> None:
+        """Raise if another run has become the driver, or has finished."""
+        if _etag(self._mark) != self.driver:
+            raise self._taken()
 
-    def _require_open(self, shard: Shard) -> None:
-        """Raise if another process finishes this build, or has, while a shard of it was made."""
-        if not _etag(self._open):
-            raise _taken(self._target(shard) / shard.path)
-
-    def _require_begun(self) -> None:
-        """Raise if this plan is not under way any more, in no part of a split."""
-        notes = map(manifest.load_unfinished, self.targets.values())
-        if not any(note is not None and note.plan == self.plan for note in notes):
-            raise _taken(self.folder)
+    def _taken(self) -> LockedError:
+        what = "another run of this build goes on with it, or has finished it"
+        fix = "let it finish, or stop it and run the same command again"
+        return LockedError(what, path=self.folder, fix=fix)
 
     @property
-    def _open(self) -> Url:
-        return remote(self.folder) / _OPEN
+    def _mark(self) -> Url:
+        return remote(self.folder) / _DRIVER
 
     def _path(self, shard: Shard, attempt: str = "") -> Url:
         return remote(super()._path(shard, attempt))
 
     def _target(self, shard: Shard) -> Url:
         return remote(self.targets[shard.part])
-
-
-def _taken(path: Location) -> TakenOverError:
-    what = "another process works on the same build, or has finished it"
-    return TakenOverError(what, path=path, fix="run the same command again")
-
-
-def _token() -> bytes:
-    """Make what is written in the place of a commit: it is none, and never the same."""
-    return secrets.token_bytes(16)
 
 
 def _etag(path: Url) -> str:

@@ -5,8 +5,7 @@ All of it follows from the plan and the commits, and can be repeated after a kil
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,19 +17,18 @@ from shardwright.building.outcome import Outcome
 from shardwright.building.plan import PLAN_NAME, PlanFile
 from shardwright.building.remembered import NOTED
 from shardwright.building.rows import INPUTS_NAME
-from shardwright.building.state import Destination
 from shardwright.errors import DamageError, LockedError
 from shardwright.layout import STATE_FOLDER
 from shardwright.packing import publish
+from shardwright.packing.start import Start
 from shardwright.progress import Progress
-from shardwright.recipes import SPECIFICATION
 from shardwright.shards.format import manifest
+from shardwright.shards.format.manifest import ShardEntry, Unfinished
 from shardwright.shards.format.moving import make_folders, move_shard, stage_of
 from shardwright.shards.format.names import bucket_folder, existing_buckets, shard_name
 from shardwright.storage import files
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, local, names_below, remote
-from shardwright.version import __version__
 
 _KEPT = (PLAN_NAME, INPUTS_NAME)
 _RESTORE = "restore a copy, or build again with --overwrite"
@@ -42,23 +40,28 @@ def begin(outcome: Outcome) -> None:
     planned = {shard.part for shard in outcome.layout.shards}
     for place in outcome.places:
         if not place.finished:
-            note = manifest.Unfinished(
-                append=plan.append,
-                plan=plan.digest,
-                settings=msgspec.structs.replace(plan.settings, part=place.target.part),
-                replaces=sorted(place.begin.replaced),
-                base=place.begin.base,
-                parts={part: plan.digest for part in planned if part is not None} or UNSET,
-                build=_note_of(plan),
-            )
             files.make_folder(place.folder / STATE_FOLDER)
             try:
-                if manifest.save_unfinished(place.folder, note):
+                if manifest.save_unfinished(place.folder, _note(outcome, place, planned)):
                     begun.append(place.folder)
             except LockedError:
                 for folder in begun:
                     manifest.remove_unfinished(folder, plan.digest)
                 raise
+
+
+def _note(outcome: Outcome, place: Start, parts: Iterable[str | None]) -> Unfinished:
+    """Describe what a build does in a place; ``parts`` are those that get shards."""
+    plan = outcome.plan
+    return Unfinished(
+        append=plan.append,
+        plan=plan.digest,
+        settings=msgspec.structs.replace(plan.settings, part=place.part),
+        replaces=sorted(place.replaced),
+        base=place.base,
+        parts={part: plan.digest for part in parts if part is not None} or UNSET,
+        build=_made_from(plan),
+    )
 
 
 def publish_all(found: Outcome, empties: Mapping[str, bytes], progress: Progress) -> None:
@@ -69,49 +72,30 @@ def publish_all(found: Outcome, empties: Mapping[str, bytes], progress: Progress
     plan, places = found.plan, found.places
     progress.phase("publish", len(places), "folders")
     outcome.save_ledger(found)
-    paths = {place.target.part: _numbered(place, found) for place in places}
-    total, left = found.inputs, outcome.counts(found.left)
-    out = sum(count.count for count in left.values())
-    made_with = {n: msgspec.structs.replace(e, component=None) for n, e in plan.made.items()}
-    run = manifest.Run(
-        tool=f"shardwright {__version__}",
-        append=plan.append,
-        settings=plan.settings,
-        plan=plan.digest,
-        total_records=total,
-        ready_records=total - out,
-        skipped_incomplete=out,
-        skipped_by_reason={name: asdict(count) for name, count in left.items()},
-        samples=0,  # of all places; each has its own
-        shards=0,
-        provenance={"components": msgspec.to_builtins(made_with, order="sorted")},
-        parts={part: plan.digest for part, made in paths.items() if part and made} or UNSET,
-        build=_note_of(plan),
-    )
+    paths = {place.part: _numbered(place, found) for place in places}
     for place in places:
-        part = place.target.part
-        found.entries[part] = _publish(found, place, run, paths[part], empties)
+        found.entries[place.part] = _publish(found, place, paths, empties)
         progress.advance(1)
     if plan.append:
         before = (
             image
             for place in places
-            for image in built.load(place.folder, [each.plan for each in place.begin.base.runs])
+            for image in built.load(place.folder, [each.plan for each in place.base.runs])
         )
         new = (image for commit in found.commits.values() for image in commit.images)
         found.summary.under_other_ids = built.repeated(new, before)
     end(found.request.output, places, plan)
 
 
-def _numbered(place: Destination, found: Outcome) -> dict[int, str]:
+def _numbered(place: Start, found: Outcome) -> dict[int, str]:
     """Give the paths of the shards that were made in a place, by their tasks, without gaps.
 
     At a URL they have their names already, and a task without a shard leaves a gap.
     """
-    numbers, paths = dict(place.begin.first_numbers), dict[int, str]()
+    numbers, paths = dict(place.first_numbers), dict[int, str]()
     moves = place_at(place.folder).can_replace
     for shard in found.layout.shards:
-        if shard.part == place.target.part and found.commits[shard.number].shard is not None:
+        if shard.part == place.part and found.commits[shard.number].shard is not None:
             number = numbers.get(shard.bucket, 0)
             numbers[shard.bucket] = number + 1
             path = f"{bucket_folder(shard.bucket)}/{shard_name(number)}"
@@ -121,13 +105,12 @@ def _numbered(place: Destination, found: Outcome) -> dict[int, str]:
 
 def _publish(
     found: Outcome,
-    place: Destination,
-    run: manifest.Run,
-    paths: Mapping[int, str],
+    place: Start,
+    all_paths: Mapping[str | None, Mapping[int, str]],
     empties: Mapping[str, bytes],
-) -> list[manifest.ShardEntry]:
+) -> list[ShardEntry]:
     """Move the shards of a place out of the stage, if they are in one, and write its manifest."""
-    folder, base, plan, commits = place.folder, place.begin.base, found.plan, found.commits
+    folder, base, plan, commits = place.folder, place.base, found.plan, found.commits
     if place.finished:
         return _last_entries(folder)
     if not any(commit.shard for commit in commits.values()):
@@ -135,6 +118,7 @@ def _publish(
         remember(folder, plan)
         manifest.remove_unfinished(folder, plan.digest)
         return []
+    paths = all_paths[place.part]
     made = [(commits[n], path) for n, path in paths.items()]  # each with a shard
     if place_at(folder).can_replace:
         entries = _moved(local(folder), place, made)
@@ -143,49 +127,30 @@ def _publish(
         listed = {entry.path for entry in (*base.shards, *entries)}
         for bucket in existing_buckets(folder):  # of a task in place of inputs that no longer fail
             publish.remove_shards(folder, bucket, keep=listed)
-    runs, shards = base.runs, base.shards
-    if entries:
-        shards = [*shards, *(msgspec.structs.replace(e, run=len(runs)) for e in entries)]
-        settings = msgspec.structs.replace(plan.settings, part=place.target.part)
-        samples = sum(entry.samples for entry in entries)
-        counts = {"samples": samples, "shards": len(entries)}
-        runs = [*runs, msgspec.structs.replace(run, settings=settings, **counts)]
-    checksums = publish.publish_empty(folder, base, empties if shards else {})
-    if shards:  # else it is a part of a split that got nothing
-        publish.make_durable(folder)  # before the manifest lists them
+    plans = [run.plan for run in base.runs]
     if entries:
         again = found.request.again
-        copied = again.shards.images(place.target.part) if again else []
+        copied = again.shards.images(place.part) if again else []
         lines = (image.line for number in paths for image in commits[number].images)
         built.save(folder, plan.digest, [*copied, *lines])
-    if runs:
-        if plan.sha256 or place.has_sha256:
-            shards = [publish.with_sha256(entry, folder) for entry in shards]
-        done = manifest.Manifest(
-            runs=runs,
-            shards=sorted(shards, key=lambda entry: entry.path),
-            recipe=UNSET if plan.recipe == SPECIFICATION else plan.recipe,
-            empty=checksums or UNSET,
-        )
-        manifest.save_sha256(folder, done)
-        manifest.save_manifest(folder, done)
-    else:
-        manifest.remove_manifest(folder)
-        files.withdraw(folder / STATE_FOLDER / manifest.SHA256_NAME)
-    built.forget(folder, {each.plan for each in runs})
+        plans.append(plan.digest)
+    note = _note(found, place, [part for part, those in all_paths.items() if those])
+    left = outcome.counts(found.left)
+    run = publish.run_of(note, found.inputs, left, entries, plan.made)
+    sha256 = plan.sha256 or place.has_sha256
+    publish.finish(folder, base, run, entries, plan.recipe, empties, sha256=sha256)
+    built.forget(folder, plans)
     manifest.remove_unfinished(folder, plan.digest)
     return entries
 
 
-def _moved(
-    folder: Path, place: Destination, made: Sequence[tuple[Commit, str]]
-) -> list[manifest.ShardEntry]:
+def _moved(folder: Path, place: Start, made: Sequence[tuple[Commit, str]]) -> list[ShardEntry]:
     """Move shards out of the stage, in place of those that are replaced."""
     stage = stage_of(folder)
     staged = [(stage / commit.attempt, commit.shard, path) for commit, path in made if commit.shard]
     moved = {path for attempt, entry, path in staged if not (attempt / entry.path).exists()}
-    stay = {*(entry.path for entry in place.begin.base.shards), *moved}
-    if place.begin.replaced:
+    stay = {*(entry.path for entry in place.base.shards), *moved}
+    if place.replaced:
         manifest.remove_manifest(folder)
         for bucket in existing_buckets(folder):
             publish.remove_shards(folder, bucket, keep=stay)
@@ -202,11 +167,11 @@ def _moved(
     return entries
 
 
-def entries(places: Sequence[Destination]) -> dict[str | None, list[manifest.ShardEntry]]:
+def entries(places: Sequence[Start]) -> dict[str | None, list[ShardEntry]]:
     """Give the shards that a finished plan has made, by part; raise if a file or part is gone."""
-    found = {p.target.part: _last_entries(p.folder) for p in places if p.finished}
+    found = {p.part: _last_entries(p.folder) for p in places if p.finished}
     for place in places:
-        entries = found.get(place.target.part, [])
+        entries = found.get(place.part, [])
         there = place_at(place.folder).sizes([entry.path for entry in entries])
         for entry in entries:
             if there.get(entry.path) != entry.bytes:
@@ -215,18 +180,18 @@ def entries(places: Sequence[Destination]) -> dict[str | None, list[manifest.Sha
         last = manifest.load_manifest(place.folder) if place.finished else None
         made = last.runs[-1].parts or {} if last else {}
         for other in places:
-            if not other.finished and other.target.part in made:
+            if not other.finished and other.part in made:
                 raise DamageError("is missing or incomplete", path=other.folder, fix=_RESTORE)
     return found
 
 
-def _last_entries(folder: Location) -> list[manifest.ShardEntry]:
+def _last_entries(folder: Location) -> list[ShardEntry]:
     done = manifest.load_manifest(folder)
     assert done is not None
     return [entry for entry in done.shards if entry.run == len(done.runs) - 1]
 
 
-def _note_of(plan: PlanFile) -> dict[str, object]:
+def _made_from(plan: PlanFile) -> dict[str, object]:
     """Say what a plan was made from."""
     if plan.source is not None:
         return {"from": plan.source[0]}
@@ -250,13 +215,13 @@ def _captions(plan: PlanFile) -> dict[str, object]:
     return {NOTED: msgspec.to_builtins(plan.remembered)} if plan.remembered else {}
 
 
-def end(output: Location, places: Sequence[Destination], plan: PlanFile) -> None:
+def end(output: Location, places: Sequence[Start], plan: PlanFile) -> None:
     """Remove what only an unfinished plan needs; of an append, which always plans again, all."""
     clear(output, places, plan.digest, keep=() if plan.append else _KEPT)
 
 
 def clear(
-    output: Location, places: Sequence[Destination], plan: str, keep: Collection[str] = _KEPT
+    output: Location, places: Sequence[Start], plan: str, keep: Collection[str] = _KEPT
 ) -> None:
     """Remove the commits and what else is in the stages; the plan stays."""
     own = stage_of(output)

@@ -15,13 +15,13 @@ from shardwright.building.commits import Commit
 from shardwright.building.inputs import Left
 from shardwright.building.plan import Plan, PlanFile, Shard
 from shardwright.building.request import Request
-from shardwright.building.state import Destination
 from shardwright.building.summary import BuildSummary
 from shardwright.building.work import Builder
 from shardwright.deriving.making import Maker, Report
 from shardwright.deriving.prepare import Sample
 from shardwright.errors import DamageError
 from shardwright.layout import STATE_FOLDER
+from shardwright.packing.start import Start
 from shardwright.packing.summary import BucketSummary, PartSummary
 from shardwright.progress import Progress, duration, quantity, size
 from shardwright.shards.format import tar
@@ -48,7 +48,7 @@ class Outcome:
     plan: PlanFile
     summary: BuildSummary  # as far as it is known
     inputs_folder: Path  # the local folder of inputs.jsonl
-    places: Sequence[Destination]
+    places: Sequence[Start]
     layout: Plan
     finished: bool  # whether all of it was done before
     commits: dict[int, Commit] = field(default_factory=dict)

@@ -36,7 +36,8 @@ from shardwright.packing import splits, start
 from shardwright.packing.again import Asked, Last
 from shardwright.packing.again import announce as announce_kept
 from shardwright.packing.choice import FLAGS, Choice, read_lists
-from shardwright.packing.splits import Target, find_targets, overwriting
+from shardwright.packing.splits import find_targets, overwriting
+from shardwright.packing.start import Target
 from shardwright.progress import Progress, quantity
 from shardwright.shards.format.again import with_layout
 from shardwright.shards.format.manifest import PackSettings, Run, Unfinished
@@ -107,18 +108,17 @@ def planned(
             summary.unused_rows, summary.caption_rows = given.unused(), given.summed()
         asked = msgspec.structs.replace(asked, known=count, inputs=rows.checksum(folder))
     # The ids of the samples that are there are needed for the layout, and then no more.
-    starts = [replace(place, begin=replace(place.begin, packed=())) for place in places]
+    starts = [replace(place, packed=()) for place in places]
     if request.again is not None:
         summary.copied = [component.name for component in request.again.copying.kept]
         summary.source = str(request.again.shards.folder)
         layout: plan.Plan = request.again.layout()
     else:
-        parts = ((each.target.part, each.begin) for each in places)
-        there = ((part, i) for part, begin in parts for one in begin.packed for i in one.ids)
+        there = ((each.part, i) for each in places for one in each.packed for i in one.ids)
         staying = splits.find_staying(choice.settings.split, choice.groups, there, choice.first_ids)
         staying.announce(output, request.way, progress)
         choice = replace(choice, staying=staying)
-        numbers = {place.target.part: place.begin.first_numbers for place in places}
+        numbers = {place.part: place.first_numbers for place in places}
         layout = plan.read(folder, asked.recipe, choice, known, numbers, Local(cores()), progress)
     outcome = Outcome(request, stored or asked, summary, folder, starts, layout, finished)
     if stored is None:

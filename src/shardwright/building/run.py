@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 
 import msgspec
 import xxhash
 
 from shardwright.building import finish, state
-from shardwright.building.commits import FOLDER, Commits, DirectCommits, TakenOverError
+from shardwright.building.commits import FOLDER, Commits, DirectCommits
 from shardwright.building.outcome import Outcome, announce_plan, predict, save_ledger, summarize
 from shardwright.building.planning import planned
 from shardwright.building.request import Made, Request
@@ -27,8 +28,6 @@ from shardwright.engine.local import Local, cores
 from shardwright.errors import (
     LockedError,
     NoSpaceError,
-    ShardExistsError,
-    SourceChangedError,
     StorageError,
     TooManyFailuresError,
     UsageError,
@@ -39,18 +38,12 @@ from shardwright.shards.format.moving import sync_stage
 from shardwright.storage import files
 from shardwright.storage.local import require_space, require_writable
 from shardwright.storage.place import place_at
-from shardwright.storage.remote import AbortedUploadError
 from shardwright.storage.urls import local
 from shardwright.store.store import is_store
 
-_TRIES = 3  # of a build that another process disturbs
 
-
-def run(request: Request, progress: Progress, tries: int = _TRIES) -> BuildSummary:
-    """Plan, make what is not there yet, and sum it up.
-
-    At a URL another process may be faster; then this one looks again at what is left to do.
-    """
+def run(request: Request, progress: Progress) -> BuildSummary:
+    """Plan, make what is not there yet, and sum it up."""
     started, output = time.monotonic(), request.output
     require_writable(output)
     if not request.dry_run:
@@ -60,13 +53,7 @@ def run(request: Request, progress: Progress, tries: int = _TRIES) -> BuildSumma
         raise UsageError("is a store", path=output, fix="give another --output-dir")
     with ExitStack() as stack:
         engine, devices = _engines(request, stack, progress)
-        before = state.current_folder(output)
-        try:
-            made, outcome = planned(request, engine, devices, stack, progress)
-        except ShardExistsError:
-            if state.current_folder(output) == before:
-                raise
-            return run(request, progress, tries)  # another has just begun, perhaps the same
+        made, outcome = planned(request, engine, devices, stack, progress)
         if outcome.finished:
             outcome.entries = finish.entries(outcome.places)
             if not request.dry_run:
@@ -90,14 +77,7 @@ def run(request: Request, progress: Progress, tries: int = _TRIES) -> BuildSumma
             if devices.is_here:
                 predict(outcome, builder, devices.names, kept.keys(), progress)
         elif outcome.layout.shards:
-            try:
-                _build(devices, builder, outcome, progress)
-            except (SourceChangedError, AbortedUploadError) as error:
-                if _has_run(outcome):
-                    progress.say("another process has finished this build")
-                elif not tries or not isinstance(error, TakenOverError | AbortedUploadError):
-                    raise
-                return run(request, progress, tries - 1)
+            _build(devices, builder, outcome, progress)
         else:
             save_ledger(outcome)
             if outcome.plan.append:
@@ -108,11 +88,6 @@ def run(request: Request, progress: Progress, tries: int = _TRIES) -> BuildSumma
         if summary.parts and not request.dry_run:
             summary.copies = find_copies(output, progress)
         return summary
-
-
-def _has_run(outcome: Outcome) -> bool:
-    """Whether another process has published the plan in one of its places."""
-    return any(state.has_run(place.folder, outcome.plan.digest) for place in outcome.places)
 
 
 def _engines(request: Request, stack: ExitStack, progress: Progress) -> tuple[Engine, DeviceEngine]:
@@ -162,7 +137,7 @@ def _builder(devices: DeviceEngine, made: Made, outcome: Outcome) -> Builder:
     following = {component: view for component, view in views.items() if component.follows_picture}
     kind = Commits if place_at(request.output).can_replace else DirectCommits
     folder = state.plan_folder(request.output, asked.digest)
-    commits = kind(asked.digest, folder, {place.target.part: place.folder for place in places})
+    commits = kind(asked.digest, folder, {place.part: place.folder for place in places})
     return Builder(
         making,
         Results(recipe, following, keeps=False),
@@ -193,12 +168,13 @@ def _build(devices: DeviceEngine, builder: Builder, outcome: Outcome, progress: 
     try:
         finish.begin(outcome)
     except LockedError:
-        if not _has_run(outcome):
+        if not any(state.has_run(place.folder, asked.digest) for place in places):
             finish.clear(output, (), asked.digest, keep=())
         raise
+    builder = replace(builder, commits=builder.commits.begun())
     work = Work(builder, devices, outcome.layout, asked.settings, progress)
     try:
-        outcome.commits = work.run({p.target.part: p.begin.first_numbers for p in places})
+        outcome.commits = work.run({p.part: p.first_numbers for p in places})
     except KeyboardInterrupt as interrupt:
         done = _finished(work, builder, outcome)
         interrupt.add_note(f"{done} finished; run the same command to continue")

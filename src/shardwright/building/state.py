@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,8 +22,8 @@ from shardwright.errors import (
 from shardwright.interrupts import check
 from shardwright.packing import start
 from shardwright.packing.plan import Packed
-from shardwright.packing.splits import Target, overwriting
-from shardwright.packing.start import Start, existing
+from shardwright.packing.splits import overwriting
+from shardwright.packing.start import Start, Target, existing
 from shardwright.recipes import Recipe
 from shardwright.recipes.compare import differences
 from shardwright.shards.format import consistency, manifest, records
@@ -40,26 +40,6 @@ from shardwright.store import provenance
 
 _OTHER = "another --output-dir"
 _CHUNK = 1 << 23
-
-
-@dataclass(frozen=True)
-class Destination:
-    """A shard folder that a build writes to."""
-
-    target: Target
-    begin: Start
-    finished: bool  # whether the manifest has this plan already
-
-    @property
-    def folder(self) -> Location:
-        """Give the folder."""
-        return self.target.folder
-
-    @property
-    def has_sha256(self) -> bool:
-        """Whether it has SHA256SUMS, which is kept up."""
-        shards = self.begin.base.shards
-        return bool(shards) and all(entry.sha256 is not None for entry in shards)
 
 
 def plan_folder(output: Location, plan: str) -> Location:
@@ -218,18 +198,21 @@ def _spelt(value: object) -> str:
     return str(value or "not given")
 
 
-def places(
-    targets: Sequence[Target], stored: PlanFile | None, way: str | None
-) -> list[Destination]:
+def places(targets: Sequence[Target], stored: PlanFile | None, way: str | None) -> list[Start]:
     """Find where a stored plan goes on in each of its targets, or where a new one starts.
 
     A new plan may equal the last one, with --overwrite; then nothing of it is done yet.
     """
     over, found = way == "overwrite" and stored is None, []
     for target in targets:
-        finished = stored is not None and has_run(target.folder, stored.digest)
-        begin = _before_last(target.folder, way) if finished else _start(target.folder, way, over)
-        found.append(Destination(target, begin, finished))
+        if stored is not None and has_run(target.folder, stored.digest):
+            # Where its last run did, so that its plan comes out as it was.
+            done = manifest.load_manifest(target.folder)
+            assert done is not None
+            begin = start.after(target, start.without_last(done), way == "append", None)
+            found.append(replace(begin, finished=True))
+        else:
+            found.append(_start(target, way, over))
     return found
 
 
@@ -241,38 +224,26 @@ def has_run(folder: Location, digest: str) -> bool:
     return False
 
 
-def _before_last(folder: Location, way: str | None) -> Start:
-    """Start where the last run of a folder did, so that its plan comes out as it was."""
-    done = manifest.load_manifest(folder)
-    assert done is not None
-    last = len(done.runs) - 1
-    kept = [shard for shard in done.shards if shard.run != last]
-    base = msgspec.structs.replace(done, runs=done.runs[:-1], shards=kept)
-    return start.after(folder, base, way == "append", None)
-
-
-def _start(folder: Location, way: str | None, over: bool) -> Start:
-    if over:
-        return start.fresh(folder, overwrite=True, only=[])
-    note = manifest.load_unfinished(folder)
+def _start(target: Target, way: str | None, over: bool) -> Start:
+    note = None if over else manifest.load_unfinished(target.folder)
     if note is not None and note.is_build:
         base = note.base or manifest.Manifest(runs=[], shards=[])
-        return start.after(folder, base, note.append, note)
-    if way != "append":
-        return start.fresh(folder, overwrite=way == "overwrite", only=[])
+        return start.after(target, base, note.append, note)
+    if over or way != "append":
+        return start.fresh(target, overwrite=way == "overwrite")
     if note is not None:  # its shards are there already, and in no manifest
         resume, again = (with_layout(each, note.settings) for each in ("--resume", "--overwrite"))
         fix = f"finish it with shardwright pack {resume}, or give {again}"
-        raise UsageError("its last run was an interrupted pack", path=folder, fix=fix)
-    return start.append(folder)
+        raise UsageError("its last run was an interrupted pack", path=target.folder, fix=fix)
+    return start.append(target)
 
 
-def known(places: Sequence[Destination]) -> dict[str, bytes]:
+def known(places: Sequence[Start]) -> dict[str, bytes]:
     """Give the samples that stay: by their ids, what their images were, where on record."""
     found: dict[str, bytes] = {}
     for place in places:
-        packed = place.begin.packed
-        plans = [run.plan for run in place.begin.base.runs] if packed else []
+        packed = place.packed
+        plans = [run.plan for run in place.base.runs] if packed else []
         images = {image.image_id: image.line for image in built.load(place.folder, plans)}
         recorded = partial(_recorded, place.folder)
         for each in place_at(place.folder).each(recorded, packed):
@@ -295,9 +266,9 @@ def _recorded(folder: Location, shard: Packed) -> list[built.Built]:
     ]
 
 
-def require_free(place: Destination, plan: PlanFile, way: str | None) -> None:
+def require_free(place: Start, plan: PlanFile, way: str | None) -> None:
     """Raise if there are shards that this build would not replace."""
-    there = [*place.begin.loose]
+    there = [*place.loose]
     if way is None:
         there += existing(place.folder, existing_buckets(place.folder))
     if there:
@@ -308,11 +279,9 @@ def require_free(place: Destination, plan: PlanFile, way: str | None) -> None:
         raise ShardExistsError(what, path=there[0], fix=fix)
 
 
-def require_same_kind(
-    place: Destination, recipe: Recipe, made: Mapping[str, provenance.Entry]
-) -> None:
+def require_same_kind(place: Start, recipe: Recipe, made: Mapping[str, provenance.Entry]) -> None:
     """Raise if samples would lie beside others that were made with other settings."""
-    base = place.begin.base
+    base = place.base
     if not base.shards:
         return
     fix = f"give {_OTHER}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardwright.building import plan
-from shardwright.building.commits import Commit, Commits
+from shardwright.building.commits import Commit, Commits, There
 from shardwright.building.inputs import Left
 from shardwright.building.samples import FromImage, Inputs, Planned
 from shardwright.deriving.making import Making
@@ -36,7 +36,6 @@ from shardwright.shards.format.writer import ShardWriter, names_of
 from shardwright.storage import files
 from shardwright.storage.extents import CHANGED
 from shardwright.storage.place import Place
-from shardwright.storage.remote import AbortedUploadError
 from shardwright.store.arrays import pieces
 from shardwright.store.facts import Truncated
 from shardwright.summary import Count
@@ -52,6 +51,7 @@ class Task:
     samples: Inputs
     alone: bool = False  # whether its samples are made one by one, because a worker has died
     died: Mapping[int, str] = field(default_factory=dict)  # samples at which it died, and how
+    there: There = field(default_factory=dict)  # what is there of its shard
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,8 @@ class _Shard:
         """Publish the shard, and commit the task."""
         if self._writer is not None:
             self.commit.shard = self._writer.finish()
-        return self._builder.commits.settle(self.task.shard, self.commit, self._storage)
+        task, commits = self.task, self._builder.commits
+        return commits.settle(task.shard, self.commit, self._storage, task.there)
 
     def discard(self) -> None:
         """Remove what was written, also files that are complete and have no name yet."""
@@ -206,7 +207,6 @@ class Work(Hearing[Task]):
                 unread = [shard for shard in shards if self.commits[shard.number].is_unread]
                 why = "lack images that the store did not give; trying again"
                 self._run(self._take_back(unread, why))
-            # Before the last look: another process that finishes this build then removes it.
             self.empties = self._read_empties()
             self._run_again()
             missing = (self._settings.limit or 0) - self._samples
@@ -235,7 +235,8 @@ class Work(Hearing[Task]):
     def _run(self, shards: Sequence[plan.Shard]) -> None:
         if not shards:
             return
-        found = self._builder.commits.found(shards, reopen=True)
+        found = self._builder.commits.found(shards)
+        there = self._builder.commits.reopen(shards, found)
         todo = [shard for shard in shards if shard.number not in found]
         self.commits |= found
         self.kept += sum(commit.shard is not None for commit in found.values())
@@ -248,13 +249,10 @@ class Work(Hearing[Task]):
         builder = self._builder
         if self._has_empties:  # of an interrupted run
             builder = replace(builder, making=replace(builder.making, empties=()))
-        if todo:
-            builder.commits.open()
         try:
-            self.hear(builder, self._tasks(todo))
+            self.hear(builder, self._tasks(todo, there))
         except BaseException as error:
-            # After another error of the store, it is out of reach.
-            if not isinstance(error, StorageError) or isinstance(error, AbortedUploadError):
+            if not isinstance(error, StorageError):  # then the store is within reach
                 builder.commits.abandon(list(self._given.values()))
             raise
 
@@ -271,7 +269,6 @@ class Work(Hearing[Task]):
         """Run tasks again whose shards are not what was committed: two workers have made them."""
         commits = self._builder.commits
         for _ in range(_TRIES):
-            commits.close()
             again = commits.differing(self._plan.shards, self.commits)
             if not again:
                 return
@@ -279,15 +276,13 @@ class Work(Hearing[Task]):
         what, fix = "other processes keep writing the shards of this build", "stop them, then run"
         raise SourceChangedError(what, path=commits.folder, fix=f"{fix} the same command again")
 
-    def _tasks(self, shards: Sequence[plan.Shard]) -> Iterator[Task]:
-        """Give the tasks, as workers ask for them; not those that another process has done."""
+    def _tasks(self, shards: Sequence[plan.Shard], there: Mapping[int, There]) -> Iterator[Task]:
+        """Give the tasks, as workers ask for them."""
         for shard in shards:
             check()
-            if (commit := self._builder.commits.done(shard)) is not None:
-                self.take(commit)
-            else:
-                self._given[shard.number] = shard
-                yield Task(shard, self._plan.inputs_of(shard))
+            self._given[shard.number] = shard
+            inputs = self._plan.inputs_of(shard)
+            yield Task(shard, inputs, there=there.get(shard.number, {}))
 
     def note(self) -> str:
         return f"{len(self.commits):,}/{quantity(len(self._plan.shards), 'shards')}"

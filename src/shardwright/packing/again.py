@@ -15,8 +15,8 @@ import msgspec
 from shardwright.errors import DamageError, ProvenanceError, UsageError
 from shardwright.packing import start
 from shardwright.packing.choice import Request, require_lists
-from shardwright.packing.splits import Target, recorded
-from shardwright.packing.start import Start
+from shardwright.packing.splits import recorded
+from shardwright.packing.start import Start, Target
 from shardwright.progress import Progress, quantity
 from shardwright.recipes.split import Split
 from shardwright.shards.format import consistency
@@ -94,7 +94,6 @@ def _listed(settings: PackSettings, named: Callable[[str], str]) -> PackSettings
 def settings_of(
     request: Request,
     split: Split | None,
-    targets: Sequence[Target],
     starts: Sequence[Start],
     last: Last | None,
 ) -> PackSettings:
@@ -107,7 +106,7 @@ def settings_of(
         return own
     before, way, folder = last.settings, request.way, request.store.folder
     as_before = own.chosen_as(before, request.given)
-    stays = alone(targets) or (way != "sync" and any(begin.base.shards for begin in starts))
+    stays = alone(starts) or (way != "sync" and any(begin.base.shards for begin in starts))
     if stays and way != "resume":  # which is refused for any other setting
         was = before.conditions(folder)
         if was != as_before.conditions(folder):
@@ -217,14 +216,12 @@ def overwrite(store: Store, top: Location) -> str:
     return commands.pack(store, top, "--overwrite", *flags)
 
 
-def require_same_source(
-    store: Store, store_id: str | None, begin: Start, output: Location, top: Location
-) -> None:
+def require_same_source(store: Store, store_id: str | None, begin: Start, top: Location) -> None:
     """Raise if shards that stay, or the run to resume, are of another store or JSONL.
 
     Another store has another identity; another JSONL of one store may hold out samples.
     """
-    known, names = begin.store_ids, begin.jsonls
+    known, names, output = begin.store_ids, begin.jsonls, begin.folder
     others = [name for name in names if name != jsonl_name(store)]
     give = ""
     if known and store_id not in known:

@@ -17,7 +17,6 @@ from shardwright.packing.outdated import Comparison
 from shardwright.packing.plan import Checked, Plan, Shard
 from shardwright.packing.scan import Scan
 from shardwright.packing.select import Selected
-from shardwright.packing.splits import Target
 from shardwright.packing.start import Start, changed_settings, existing
 from shardwright.packing.summary import BucketSummary, PackSummary, PartSummary, SyncSummary
 from shardwright.shards.format import index, records
@@ -35,9 +34,8 @@ from shardwright.store import commands
 
 @dataclass(frozen=True)
 class Job:
-    """The next state of a target: what stays, what goes, and what is made."""
+    """The next state of a folder: what stays, what goes, and what is made."""
 
-    target: Target
     start: Start
     layout: Plan
     kept: dict[str, ShardEntry]  # of the interrupted run
@@ -45,7 +43,7 @@ class Job:
     @property
     def folder(self) -> Location:
         """Give its shard folder."""
-        return self.target.folder
+        return self.start.folder
 
     @property
     def has_other_settings(self) -> bool:
@@ -83,12 +81,12 @@ class Job:
         ]
 
 
-def job_of(target: Target, begin: Start, layout: Plan, way: str | None) -> Job:
-    """Complete the next state of a target by what is planned; raise if another run is resumed."""
+def job_of(begin: Start, layout: Plan, way: str | None) -> Job:
+    """Complete the next state of a folder by what is planned; raise if another run is resumed."""
     kept, note = dict[str, ShardEntry](), begin.note
     if note is not None and way in ("append", "resume", "sync"):
         if note.plan == layout.digest:
-            done = finished(target.folder, layout)
+            done = finished(begin.folder, layout)
             kept = {path: e for path, e in done.items() if e.bucket not in begin.replaced}
         elif way == "resume":
             changes = changed_settings(note.settings, layout.settings)
@@ -97,13 +95,13 @@ def job_of(target: Target, begin: Start, layout: Plan, way: str | None) -> Job:
             fix = f"run it as before, with {with_layout('--resume', note.settings)}, or pack again "
             fix += f"with {'--sync' if begin.before else with_layout('--overwrite', note.settings)}"
             raise UsageError(f"--resume: this is not the run to resume: {what}", fix=fix)
-    job = Job(target, begin, layout, kept)
+    job = Job(begin, layout, kept)
     if begin.before:  # buckets with shards that are replaced or removed
-        stay = {target.folder / path for path in job.stay}
+        stay = {begin.folder / path for path in job.stay}
         mixed = {
             bucket
-            for bucket in existing_buckets(target.folder)
-            if not stay.issuperset(existing(target.folder, [bucket]))
+            for bucket in existing_buckets(begin.folder)
+            if not stay.issuperset(existing(begin.folder, [bucket]))
         }
         job = replace(job, start=replace(begin, replaced=sorted(mixed.union(begin.replaced))))
     return job
@@ -137,7 +135,7 @@ def _finished(output: Location, plan: Plan, shard: Shard) -> ShardEntry | None:
 def foreseen(jobs: Sequence[Job], scan: Scan) -> Iterator[tuple[str, str]]:
     """Give the samples that parts of a split will have, each with its part."""
     for job in jobs:
-        part = job.target.part or ""
+        part = job.start.part or ""
         for shard in job.layout.shards:
             yield from ((scan.ids[sample], part) for sample in shard.samples)
         for entry in job.start.base.shards:
@@ -163,7 +161,7 @@ def summarize(
     ``synced`` is what a sync found.
     """
     buckets, parts = _tables(jobs, checked)
-    new = {job.target.prefix + shard.path for job in jobs for shard in job.todo}
+    new = {job.start.prefix + shard.path for job in jobs for shard in job.todo}
     kept = [shard for job in jobs for shard in job.layout.shards if shard.path in job.kept]
     rewritten = {sample for job in jobs for shard in job.start.again for sample in shard.samples}
     finished = sum(sample not in rewritten for shard in kept for sample in shard.samples)
@@ -211,9 +209,9 @@ def _tables(
     """Count what is written, by bucket and by part; with ``stays``, also the shards that stay."""
     total, parts = PartSummary(), dict[str, PartSummary]()
     for job in jobs:
-        tables = {job.target.prefix: total}
-        if job.target.part and job.layout.settings.split:
-            tables[""] = parts[job.target.part] = PartSummary()
+        tables = {job.start.prefix: total}
+        if job.start.part and job.layout.settings.split:
+            tables[""] = parts[job.start.part] = PartSummary()
         for shard in job.todo:
             name = shard.path.rpartition("/")[2]
             off_shape = sum(checked.off_shape[sample] for sample in shard.samples)
@@ -233,7 +231,7 @@ def _tables(
 def _index_commands(jobs: Sequence[Job], old: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Write a command for each target whose shards change under the files of other loaders."""
     for job in jobs:
-        changes = job.todo or old.get(job.target.prefix)
+        changes = job.todo or old.get(job.start.prefix)
         if changes and (loaders := read_record(job.folder)):
             empty = not (job.layout.shards or job.start.base.shards)
             yield commands.index(job.folder, loaders, *["--remove"] * empty)
@@ -245,7 +243,7 @@ def _synced(jobs: Sequence[Job], found: Comparison, checked: Checked, scan: Scan
         for shard in job.start.again:
             path = f"{bucket_folder(shard.bucket)}/{shard_name(shard.number)}"
             if path != shard.before:
-                renumbered[job.target.prefix + shard.before] = job.target.prefix + path
+                renumbered[job.start.prefix + shard.before] = job.start.prefix + path
     chosen = set(checked.chosen)
     for sample in found.moved.keys() - chosen:  # a limit has given its place to another
         found.changed.take(found.moved[sample])

@@ -30,7 +30,6 @@ from shardwright.packing.choice import Choice
 from shardwright.packing.plan import Again, Checked, Packed, reasons, require_ready
 from shardwright.packing.scan import Excerpt, Scan, missing_array
 from shardwright.packing.select import Selected
-from shardwright.packing.splits import Target
 from shardwright.packing.start import Start, restricted
 from shardwright.packing.summary import Counts
 from shardwright.progress import Progress, quantity
@@ -235,7 +234,6 @@ def _checksum(name: str, folder: int) -> int:
 
 
 def follow(
-    targets: Sequence[Target],
     starts: Sequence[Start],
     found: Scan,
     choice: Choice,
@@ -245,14 +243,14 @@ def follow(
 ) -> tuple[list[Start], Comparison]:
     """Find the shards that stay and those to write again; leave what is new in ``selected``.
 
-    Give also what has changed in all targets.
+    Give also what has changed in all of them.
     """
     followed, total = [], Comparison()
     anywhere = set(selected.order)
-    for target, start in zip(targets, starts, strict=True):
-        own = None if target.part is None else set(selected.of_part(selected.order, target.part))
+    for start in starts:
+        own = None if start.part is None else set(selected.of_part(selected.order, start.part))
         result = compare(
-            target.folder,
+            start.folder,
             start.packed,
             found,
             (anywhere if own is None else own).__contains__,
@@ -305,7 +303,6 @@ def require_some_left(starts: Sequence[Start], selected: Selected, checked: Chec
 
 
 def require_current(
-    target: Target,
     start: Start,
     scan: Scan,
     selected: Selected,
@@ -316,7 +313,7 @@ def require_current(
     """Raise if packed samples are outdated, before others are appended to them."""
     packed = of_jsonl(jsonl_name(scan.store), start.packed, start.base.runs)
     stays = lambda sample: sample not in selected.unselected  # noqa: E731
-    result = compare(target.folder, packed, scan, stays, engine, progress)
+    result = compare(start.folder, packed, scan, stays, engine, progress)
     if result.outdated:
         kinds = {"changed": result.changed, "removed": result.removed}
         listed = [
@@ -327,4 +324,4 @@ def require_current(
         what = f"{count} {are} outdated: {', '.join(listed)}, so nothing was written"
         sync = commands.pack(scan.store, output, "--sync")
         fix = f"to update the shards and pack what is new, run {sync}"
-        raise OutdatedError(what, path=target.folder, fix=fix)
+        raise OutdatedError(what, path=start.folder, fix=fix)

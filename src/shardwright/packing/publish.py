@@ -25,11 +25,11 @@ from shardwright.errors import (
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.packing.jobs import Job
-from shardwright.packing.plan import Plan, Shard
+from shardwright.packing.plan import Shard
 from shardwright.packing.start import existing
 from shardwright.packing.write import ShardToWrite, write_shard
 from shardwright.progress import Milestones, Progress, quantity, size
-from shardwright.recipes import SPECIFICATION
+from shardwright.recipes import SPECIFICATION, Recipe
 from shardwright.shards.format import index, manifest, records
 from shardwright.shards.format.empty import empty_faults, empty_folder, empty_members
 from shardwright.shards.format.manifest import Manifest, Run, ShardEntry, Unfinished
@@ -42,6 +42,7 @@ from shardwright.storage.urls import Location, local, names
 from shardwright.store import commands
 from shardwright.store.provenance import Entry
 from shardwright.store.store import Store
+from shardwright.summary import Count
 from shardwright.version import __version__
 
 _CHUNK = 1 << 20
@@ -119,7 +120,7 @@ def write(job: Job, *, sha256: bool, engine: Engine, progress: Progress) -> list
                 entries.append(entry)
                 if milestones.reached(len(entries)):
                     progress.note(
-                        f"{job.target.prefix}{entry.path} {quantity(entry.samples, 'samples')}, "
+                        f"{job.start.prefix}{entry.path} {quantity(entry.samples, 'samples')}, "
                         f"{len(entries)}/{quantity(len(shards), 'shards')}"
                     )
     except BaseException as error:
@@ -191,13 +192,11 @@ def make_durable(output: Location) -> None:
     """Make every name in the folder durable, also those that a killed run did not sync."""
     if not place_at(output).can_replace:
         return
-    files.sync_folder(output)
-    files.sync_folder(output / STATE_FOLDER / index.INDEX_FOLDER)
+    below = [each for bucket in existing_buckets(output) for each in _folders(output, bucket)]
+    for folder in (output, output / STATE_FOLDER / index.INDEX_FOLDER, *below):
+        if folder.is_dir():
+            files.sync_folder(folder)
     files.sync_parent(output)
-    for bucket in existing_buckets(output):
-        for folder in _folders(output, bucket):
-            if folder.is_dir():
-                files.sync_folder(folder)
 
 
 def remove_leftovers(output: Location) -> None:
@@ -233,7 +232,7 @@ def read_empty(store: Store) -> dict[str, bytes]:
     return found
 
 
-def publish_empty(output: Location, base: Manifest, wanted: Mapping[str, bytes]) -> dict[str, str]:
+def _publish_empty(output: Location, base: Manifest, wanted: Mapping[str, bytes]) -> dict[str, str]:
     """Put the empty caption beside the shards; give the checksums for the manifest.
 
     That of shards that stay is kept, and only what is missing is added.
@@ -262,62 +261,73 @@ def _checksum(data: bytes) -> str:
     return xxhash.xxh3_64_hexdigest(data)
 
 
-def finish(
-    output: Location,
-    plan: Plan,
-    begun: Unfinished,
+def run_of(
+    note: Unfinished,
+    total: int,
+    skipped: Mapping[str, Count],
     entries: Sequence[ShardEntry],
     made: Mapping[str, Entry],
-    empty: dict[str, str],
+) -> Run:
+    """Give the entry of a run in the manifest, with how its arrays were ``made``."""
+    left = sum(count.count for count in skipped.values())
+    # Without the component, because the manifest has the recipe.
+    entry = {name: msgspec.structs.replace(each, component=None) for name, each in made.items()}
+    return Run(
+        tool=f"shardwright {__version__}",
+        append=note.append,
+        settings=note.settings,
+        plan=note.plan,
+        total_records=total,
+        ready_records=total - left,
+        skipped_incomplete=left,
+        skipped_by_reason={name: asdict(count) for name, count in skipped.items()},
+        samples=sum(entry.samples for entry in entries),
+        shards=len(entries),
+        provenance={"components": msgspec.to_builtins(entry, order="sorted")} if made else None,
+        jsonl=note.jsonl,
+        store_id=note.store_id,
+        parts=note.parts,
+        sync=True if note.sync else UNSET,
+        build=note.build,
+    )
+
+
+def finish(
+    output: Location,
+    base: Manifest,
+    run: Run,
+    entries: Sequence[ShardEntry],
+    recipe: Recipe,
+    empties: Mapping[str, bytes],
+    *,
     sha256: bool,
 ) -> None:
-    """Publish the manifest, which ends a run.
+    """Publish the manifest of shards that have their names, which ends a run.
 
-    ``made`` is how the store's arrays were made, ``empty`` the checksums of the empty caption.
+    ``empties`` is the empty caption, by the suffix of its members.
     """
-    base = begun.base or Manifest(runs=[], shards=[])
     runs, shards = base.runs, base.shards
-    if entries or begun.sync:  # the next sync takes its settings
-        run = Run(
-            tool=f"shardwright {__version__}",
-            append=begun.append,
-            settings=begun.settings,
-            plan=begun.plan,
-            total_records=plan.scan.total_records,
-            ready_records=plan.checked.ready_records,
-            skipped_incomplete=plan.checked.skipped.total,
-            skipped_by_reason={n: asdict(reason) for n, reason in plan.checked.skipped.items()},
-            samples=sum(len(shard.samples) for shard in plan.shards),
-            shards=len(plan.shards),
-            provenance={"components": msgspec.to_builtins(made, order="sorted")} if made else None,
-            jsonl=begun.jsonl,
-            store_id=begun.store_id,
-            parts=begun.parts,
-            sync=True if begun.sync else UNSET,
-        )
+    if entries or run.sync:  # the next sync takes its settings
         new = (msgspec.structs.replace(entry, run=len(runs)) for entry in entries)
         runs, shards = [*runs, run], [*shards, *new]
-    shards = sorted(shards, key=lambda entry: entry.path)
-    if sha256:
-        shards = [with_sha256(entry, output) for entry in shards]
-    if not runs:  # no sample is left here
+    checksums = _publish_empty(output, base, empties if shards else {})
+    make_durable(output)  # before the manifest lists them
+    if runs:
+        shards = sorted(shards, key=lambda entry: entry.path)
+        done = Manifest(
+            runs=runs,
+            shards=[_with_sha256(entry, output) for entry in shards] if sha256 else shards,
+            recipe=UNSET if recipe == SPECIFICATION else recipe,
+            empty=checksums or UNSET,
+        )
+        manifest.save_sha256(output, done)
+        manifest.save_manifest(output, done)
+    else:  # no sample is left here
         manifest.remove_manifest(output)
         files.withdraw(output / STATE_FOLDER / manifest.SHA256_NAME)
-        manifest.remove_unfinished(output, begun.plan)
-        return
-    recipe = plan.scan.store.recipe
-    done = Manifest(
-        runs=runs,
-        shards=shards,
-        recipe=UNSET if recipe == SPECIFICATION else recipe,
-        empty=empty or UNSET,
-    )
-    manifest.save_sha256(output, done)
-    manifest.save_manifest(output, done)
-    manifest.remove_unfinished(output, begun.plan)
 
 
-def with_sha256(entry: ShardEntry, output: Location) -> ShardEntry:
+def _with_sha256(entry: ShardEntry, output: Location) -> ShardEntry:
     """Read a shard that was packed without --sha256 for its digest."""
     if entry.sha256 is not None:
         return entry

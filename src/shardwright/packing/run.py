@@ -31,8 +31,8 @@ from shardwright.packing.outdated import follow, require_current, require_some_l
 from shardwright.packing.plan import check, plan
 from shardwright.packing.scan import Scan, require_inputs, scan
 from shardwright.packing.select import Selected, select
-from shardwright.packing.splits import Staying, Target, find_targets
-from shardwright.packing.start import Start, existing
+from shardwright.packing.splits import Staying, find_targets
+from shardwright.packing.start import Start, Target, existing
 from shardwright.packing.summary import PackSummary
 from shardwright.progress import Progress
 from shardwright.recipes.split import Split
@@ -74,9 +74,9 @@ def run(request: Request, progress: Progress) -> PackSummary:
     last = again.last_run(request, targets)
     top = again.top_of(output, targets)
     store_id = read_identity(store)
-    for target, begin in zip(targets, starts, strict=True) if request.way else ():
-        require_same_source(store, store_id, begin, target.folder, top)
-    choice = read_choice(again.settings_of(request, split, targets, starts, last), store, top)
+    for begin in starts if request.way else ():
+        require_same_source(store, store_id, begin, top)
+    choice = read_choice(again.settings_of(request, split, starts, last), store, top)
     settings = choice.settings
     asked = again.Asked(output, request.way, request.given, store.folder)
     again.announce(asked, last, settings, targets, progress)
@@ -90,7 +90,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
     selected = select(found, choice, parts, known, packed, engine, progress)
     followed, synced, limit = starts, None, settings.limit
     if any(begin.before for begin in starts):
-        followed, synced = follow(targets, starts, found, choice, selected, engine, progress)
+        followed, synced = follow(starts, found, choice, selected, engine, progress)
         if limit is not None:  # then it bounds the samples of all shards
             again.warn_of_limit(limit, selected.packed_before, request, progress)
             limit = max(0, limit - selected.packed_before)
@@ -99,11 +99,11 @@ def run(request: Request, progress: Progress) -> PackSummary:
     if synced is not None:
         require_some_left(starts, selected, checked)
     jobs = []
-    for target, begin in zip(targets, followed, strict=True):
-        chosen = selected.of_part(checked.chosen, target.part)
-        own = msgspec.structs.replace(settings, part=target.part)
+    for begin in followed:
+        chosen = selected.of_part(checked.chosen, begin.part)
+        own = msgspec.structs.replace(settings, part=begin.part)
         layout = plan(found, checked, chosen, own, begin.first_numbers, begin.again)
-        jobs.append(job_of(target, begin, layout, request.way))
+        jobs.append(job_of(begin, layout, request.way))
     active = [job for job in jobs if _has_work(job, jobs)]
     obstacle = _obstacle(active, selected, source, request, progress)
     with ExitStack() as locked:
@@ -116,7 +116,7 @@ def run(request: Request, progress: Progress) -> PackSummary:
                 what = "another run has written here"
                 raise SourceChangedError(what, path=output, fix="run again")
         # Shards that are removed or replaced.
-        old = {job.target.prefix: job.old for job in active if not obstacle}
+        old = {job.start.prefix: job.old for job in active if not obstacle}
         if active and not request.dry_run:
             _write(active, source, choice.staying, request, progress)
     summary = summarize(
@@ -149,20 +149,19 @@ def _targets(request: Request) -> tuple[Split | None, list[Target]]:
 
 
 def _starts(request: Request, targets: Sequence[Target]) -> list[Start]:
-    folders = [target.folder for target in targets]
     if request.way == "append":
-        return list(map(start.append, folders))
+        return list(map(start.append, targets))
     if request.way == "sync":
-        starts = list(map(start.sync, folders))
-        if not any(map(is_packed, folders)):  # perhaps a typing mistake
+        starts = list(map(start.sync, targets))
+        if not any(is_packed(target.folder) for target in targets):  # perhaps a typing mistake
             what, fix = "no shards to sync", "leave out --sync"
             raise UsageError(what, path=request.output_dir, fix=fix)
         return starts
     if request.way == "resume":
         current = start.current_run(target.folder for target in targets if target.part)
-        return [start.resume(target.folder, target.part, current) for target in targets]
+        return [start.resume(target, current) for target in targets]
     overwrite, only = request.way == "overwrite", request.settings.buckets
-    return [start.fresh(folder, overwrite=overwrite, only=only) for folder in folders]
+    return [start.fresh(target, overwrite=overwrite, only=only) for target in targets]
 
 
 def _beside(targets: Sequence[Target]) -> frozenset[str]:
@@ -175,11 +174,8 @@ def _beside(targets: Sequence[Target]) -> frozenset[str]:
 
 
 def _source(store: Store, store_id: str | None) -> _Source:
-    made = {  # without the component, because the manifest has the recipe
-        name: msgspec.structs.replace(entry, component=None)
-        for name, entry in provenance.read(store.folder).items()
-        if name in store.recipe.by_name
-    }
+    known = provenance.read(store.folder).items()
+    made = {name: entry for name, entry in known if name in store.recipe.by_name}
     return _Source(store_id or UNSET, made, publish.read_empty(store))
 
 
@@ -211,19 +207,12 @@ def _obstacle(
                 planned = dict.fromkeys(shard.bucket for shard in job.layout.shards)
                 there += existing(job.folder, planned)
             publish.refuse(job.folder, there, request.settings.buckets)
-            require_same_source(store, source.store_id or None, job.start, job.folder, output)
+            require_same_source(store, source.store_id or None, job.start, output)
             base = job.start.before or job.start.base
             require_same_kind(store, source.made, base, job.folder, progress)
             if job.start.append:
-                require_current(
-                    job.target,
-                    job.start,
-                    job.layout.scan,
-                    selected,
-                    output,
-                    request.engine,
-                    progress,
-                )
+                scan = job.layout.scan
+                require_current(job.start, scan, selected, output, request.engine, progress)
         if jobs and not request.ignore_space:
             needed = sum(shard.bytes for job in jobs for shard in job.todo)
             fewer = "pack fewer with --limit or --bucket, "
@@ -257,9 +246,9 @@ def _write(
 ) -> None:
     """Write the shards that are missing, then the manifest of each target."""
     parts = {
-        job.target.part: job.layout.digest
+        job.start.part: job.layout.digest
         for job in jobs
-        if job.target.part and (job.layout.shards or job.start.before)
+        if job.start.part and (job.layout.shards or job.start.before)
     }
     for job in jobs:  # a part that the interrupted sync has finished belongs to this run
         if job.start.before and job.start.note:
@@ -304,9 +293,8 @@ def _write(
 def _write_target(
     job: Job, begun: Unfinished, source: _Source, request: Request, progress: Progress
 ) -> None:
-    begin, layout, folder, sha256 = job.start, job.layout, job.folder, request.sha256
-    if shards := (begin.before or begin.base).shards:  # SHA256SUMS, once there, is kept up
-        sha256 |= all(entry.sha256 is not None for entry in shards)
+    begin, layout, folder = job.start, job.layout, job.folder
+    sha256 = request.sha256 or begin.has_sha256
     if begin.append:  # an interrupted one may have left shards that are not planned now
         keep = job.stay
         if not place_at(folder).can_replace:  # another run of this plan may have written one
@@ -319,10 +307,11 @@ def _write_target(
         manifest.remove_manifest(folder)
         publish.remove_shards(folder, name, keep=job.stay)
     publish.remove_empty_buckets(folder)
-    stays = bool(layout.shards or begin.base.shards)
-    checksums = publish.publish_empty(folder, begin.base, source.empties if stays else {})
-    publish.make_durable(folder)  # before the manifest lists them
     entries = [*job.kept.values(), *written]
     planned = sum(len(shard.samples) for shard in layout.shards)
     require_sum("samples planned", planned, *(entry.samples for entry in entries))
-    publish.finish(folder, layout, begun, entries, source.made, checksums, sha256)
+    scan, checked = layout.scan, layout.checked
+    run = publish.run_of(begun, scan.total_records, checked.skipped, entries, source.made)
+    recipe, base = scan.store.recipe, begin.base
+    publish.finish(folder, base, run, entries, recipe, source.empties, sha256=sha256)
+    manifest.remove_unfinished(folder, begun.plan)

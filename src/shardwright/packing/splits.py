@@ -21,7 +21,7 @@ import xxhash
 from shardwright import regular
 from shardwright.errors import DamageError, InputMissingError, ShardwrightError, UsageError
 from shardwright.interrupts import check
-from shardwright.packing.start import current_run, existing
+from shardwright.packing.start import Target, current_run, existing
 from shardwright.progress import Progress
 from shardwright.recipes.split import Split
 from shardwright.shards.format import index, manifest, parts
@@ -36,19 +36,6 @@ from shardwright.store.commands import command, quoted, split_flags
 
 _FLAG = "--split-by"
 _FIX = "give a list that shardwright look --duplicates wrote"
-
-
-@dataclass(frozen=True)
-class Target:
-    """A shard folder, and the part of a split that belongs there."""
-
-    folder: Location
-    part: str | None = None
-
-    @property
-    def prefix(self) -> str:
-        """Give what is before the name of a shard in a report of all targets."""
-        return f"{self.part}/" if self.part else ""
 
 
 def find_targets(

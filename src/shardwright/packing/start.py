@@ -39,10 +39,23 @@ _EMPTY = Manifest(runs=[], shards=[])
 
 
 @dataclass(frozen=True)
-class Start:
+class Target:
+    """A shard folder, and the part of a split that belongs there."""
+
+    folder: Location
+    part: str | None = None
+
+    @property
+    def prefix(self) -> str:
+        """Give what is before the name of a shard in a report of all targets."""
+        return f"{self.part}/" if self.part else ""
+
+
+@dataclass(frozen=True)
+class Start(Target):
     """Where a run starts, and with that the next state of a folder, but for what is new."""
 
-    base: Manifest  # the shards that stay as they are
+    base: Manifest = _EMPTY  # the shards that stay as they are
     loose: Sequence[Location] = ()  # shards that no manifest lists, and this run would not remove
     append: bool = False  # whether the run adds to the base
     note: Unfinished | None = None  # the run that was interrupted, or is gone over again
@@ -50,6 +63,7 @@ class Start:
     packed: Sequence[Packed] = ()  # the shards that were there, unless they are all replaced
     before: Manifest | None = None  # of a sync: what it follows up
     again: Sequence[Again] = ()  # of a sync: the shards to write again
+    finished: bool = False  # of a build: whether the manifest has its plan already
 
     @property
     def store_ids(self) -> list[str]:
@@ -63,6 +77,12 @@ class Start:
         names = (self.before or self.base).jsonls()
         noted = self.note.jsonl if self.note else None
         return names if noted is None or noted in names else [*names, noted]
+
+    @property
+    def has_sha256(self) -> bool:
+        """Whether there is SHA256SUMS, which is kept up."""
+        shards = (self.before or self.base).shards
+        return bool(shards) and all(entry.sha256 is not None for entry in shards)
 
     @cached_property
     def known(self) -> frozenset[str]:
@@ -117,67 +137,67 @@ def existing(output: Location, buckets: Iterable[str]) -> list[Location]:
     ]
 
 
-def fresh(output: Location, *, overwrite: bool, only: Collection[str]) -> Start:
+def fresh(target: Target, *, overwrite: bool, only: Collection[str] = ()) -> Start:
     """Start over; shards of other buckets stay, unless all are overwritten."""
+    output, part = target.folder, target.part
     going = (only or existing_buckets(output)) if overwrite else []
     replaced = [name for name in going if existing(output, [name])]
     if overwrite and not only:
-        return Start(_EMPTY, replaced=replaced)
+        return Start(output, part, replaced=replaced)
     note = _unfinished(output)
     base, gone = _base(output, note), {*going, *(note.replaces if note else ())}
     base = restricted(base, [shard for shard in base.shards if shard.bucket not in gone])
     unlisted = _unlisted(output, base) if note else []
     loose = [path for path in unlisted if path.parent.name not in map(bucket_folder, going)]
-    return Start(base, loose, note=note, replaced=replaced)
+    return Start(output, part, base, loose, note=note, replaced=replaced)
 
 
-def append(output: Location) -> Start:
+def append(target: Target) -> Start:
     """Start after the last shard of each bucket."""
-    note = _unfinished(output)
+    output, note = target.folder, _unfinished(target.folder)
     if note is not None and note.sync:
         fix = "finish it with --sync, which also packs what is new"
         raise UsageError("its last run was interrupted", path=output, fix=fix)
-    return after(output, _listed(output, note, "--append"), True, note)
+    return after(target, _listed(output, note, "--append"), True, note)
 
 
-def sync(output: Location) -> Start:
+def sync(target: Target) -> Start:
     """Start with all shards that are there, or were before an interrupted sync."""
-    note = _unfinished(output)
+    output, note = target.folder, _unfinished(target.folder)
     if note is not None and note.sync:
-        return after(output, _EMPTY, False, note, note.sync)
+        return after(target, _EMPTY, False, note, note.sync)
     base = _listed(output, note, "--sync")
     if any(run.is_build for run in base.runs):
         what = "was made by shardwright build, and --sync follows a store"
         over = with_layout("--overwrite", base.runs[-1].settings)
         raise UsageError(what, path=output, fix=f"build with --append, or pack with {over}")
-    return after(output, base, False, note, Before(base, {}))
+    return after(target, base, False, note, Before(base, {}))
 
 
-def resume(
-    output: Location, part: str | None = None, current: Unfinished | Run | None = None
-) -> Start:
+def resume(target: Target, current: Unfinished | Run | None = None) -> Start:
     """Start where the last run was interrupted, or go over it again if it was not.
 
     A part of a split that the ``current`` run has not begun begins as that run does.
     """
+    output, part = target.folder, target.part
     last = last_in(output) if part and current else None
     if part and current and not isinstance(last, Unfinished):
         plan = current.parts.get(part) if current.parts else None
         if last is None or last.plan != plan:
             way = sync if current.sync else append if current.append else _new
-            return way(output)
+            return way(target)
     note = _unfinished(output) or _last_as_unfinished(output)
     if note is None:  # then no run of ours has begun here
-        return _new(output)
-    return after(output, note.base or _EMPTY, note.append, note, note.sync)
+        return _new(target)
+    return after(target, note.base or _EMPTY, note.append, note, note.sync)
 
 
-def _new(output: Location) -> Start:
-    return Start(_EMPTY, loose=_unlisted(output, _EMPTY))
+def _new(target: Target) -> Start:
+    return Start(target.folder, target.part, loose=_unlisted(target.folder, _EMPTY))
 
 
 def after(
-    output: Location,
+    target: Target,
     base: Manifest,
     append: bool,
     note: Unfinished | None,
@@ -185,14 +205,24 @@ def after(
 ) -> Start:
     """Start with the shards of a base, or of a sync, and go on with the run that is noted."""
     base = sync.manifest if sync else base
+    packed = _packed(target.folder, base, sync or Before(base, {})) if append or sync else ()
     return Start(
+        target.folder,
+        target.part,
         base,
         append=append,
         note=note,
         replaced=note.replaces if note else (),
-        packed=_packed(output, base, sync or Before(base, {})) if append or sync else (),
+        packed=packed,
         before=base if sync else None,
     )
+
+
+def without_last(done: Manifest) -> Manifest:
+    """Give a manifest as it was before its last run, but for what that has replaced."""
+    last = len(done.runs) - 1
+    kept = [shard for shard in done.shards if shard.run != last]
+    return msgspec.structs.replace(done, runs=done.runs[:-1], shards=kept)
 
 
 def current_run(outputs: Iterable[Location]) -> Unfinished | Run | None:
@@ -264,19 +294,18 @@ def _last_as_unfinished(output: Location) -> Unfinished | None:
     """Give the last run of a folder as if it had not finished, to go over it again."""
     if (done := manifest.load_manifest(output)) is None:
         return None
-    last, run = len(done.runs) - 1, done.runs[-1]
+    run, base = done.runs[-1], without_last(done)
     if run.is_build:
         fix = f"pack with --append, or with {with_layout('--overwrite', run.settings)}"
         raise UsageError("its last run was a build, which is finished", path=output, fix=fix)
-    kept = [shard for shard in done.shards if shard.run != last]
-    written = [shard.path for shard in done.shards if shard.run == last] if run.sync else []
-    ids = {path: index.load(output, path).head.ids for path in written}
+    written = [shard.path for shard in done.shards if shard not in base.shards]
+    ids = {path: index.load(output, path).head.ids for path in written} if run.sync else {}
     return Unfinished(
         append=run.append,
         plan=run.plan,
         settings=run.settings,
         replaces=[],
-        base=msgspec.structs.replace(done, runs=done.runs[:-1], shards=kept),
+        base=base,
         jsonl=run.jsonl,
         store_id=run.store_id,
         sync=Before(done, ids) if run.sync else UNSET,
