@@ -37,7 +37,6 @@ from shardwright.progress import Progress, quantity
 from shardwright.recipes import Recipe
 from shardwright.shards.format.moving import sync_stage
 from shardwright.storage import files
-from shardwright.storage.local import require_space, require_writable
 from shardwright.storage.place import place_at
 from shardwright.storage.remote import AbortedUploadError
 from shardwright.storage.urls import local
@@ -52,7 +51,7 @@ def run(request: Request, progress: Progress, tries: int = _TRIES) -> BuildSumma
     At a URL another process may be faster; then this one looks again at what is left to do.
     """
     started, output = time.monotonic(), request.output
-    require_writable(output)
+    place_at(output).require_writable()
     if not request.dry_run:
         with suppress(StorageError):  # it may not be allowed, and nothing depends on it
             place_at(output).abandon()
@@ -80,7 +79,7 @@ def run(request: Request, progress: Progress, tries: int = _TRIES) -> BuildSumma
         if outcome.layout.shards and not request.ignore_space:
             try:
                 needed = outcome.bytes_needed - sum(kept.values())
-                require_space(output, "the shards need about", needed)
+                place_at(output).require_space("the shards need about", needed)
             except NoSpaceError as error:
                 if not request.dry_run:
                     raise

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 from shardwright.errors import StorageError
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
-from shardwright.storage.local import Found, Item, Result
+from shardwright.storage.local import Found, Item, OnePass, Result
 from shardwright.storage.objects import (
     LATER,
     NOW,
@@ -96,6 +96,10 @@ class RemoteFile:
     def ahead_of_need(self, offset: int, size: int) -> bytes:
         """Read some bytes that are needed later, when they would take a request of their own."""
         return self.pread(offset, size)
+
+    def in_one_pass(self) -> OnePass:
+        """Give the file to look through: all of it is fetched once, in ranges ahead."""
+        return OnePass(self)
 
     def _read(self, offset: int, size: int) -> tuple[int, bytes]:
         """Read some bytes, and what follows as far as it will be asked for; give its start."""
@@ -349,6 +353,12 @@ class RemotePlace:
         from shardwright.storage.probe import require_conditions  # which needs this module
 
         require_conditions(self.folder)
+
+    def require_writable(self) -> None:
+        """Do nothing: a command tries it out when it begins to write."""
+
+    def require_space(self, what: str, needed: int, instead: str = "") -> None:
+        """Do nothing: a store has no limit."""
 
     def nearest(self, name: str) -> Url:
         """Give a folder below this one: there is no need to make it."""
