@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import PurePosixPath
 from threading import Event
 from typing import TYPE_CHECKING, Self
@@ -19,16 +18,14 @@ from typing import TYPE_CHECKING, Self
 from shardwright.errors import StorageError
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
+from shardwright.storage.ahead import Ahead, Span
 from shardwright.storage.local import Found, Item, OnePass, Result
 from shardwright.storage.objects import (
-    LATER,
-    NOW,
     NoUploadError,
     Part,
     PassingError,
     RefusedError,
     awaited,
-    pool,
     together,
     tried,
 )
@@ -67,9 +64,9 @@ class RemoteFile:
         self.size = url.stat().st_size if size is None else size
         self._start, self._data = start, data
         self._least = self._ahead = least
-        self._base = 0  # where the first block begins
-        self._blocks: dict[int, Future[bytes]] = {}
         self._closed = Event()
+        self._following: list[Span] = []  # that were announced
+        self._fetching = Ahead[Span, bytes](lambda span: self._get(*span, self._closed))
 
     def __enter__(self) -> Self:
         return self
@@ -80,7 +77,7 @@ class RemoteFile:
     def close(self) -> None:
         """Stop reading ahead."""
         self._closed.set()
-        self._drop(self._blocks)
+        self._forget()
 
     def pread(self, offset: int, size: int) -> bytes:
         """Read some bytes; fewer only at the end."""
@@ -104,27 +101,23 @@ class RemoteFile:
     def _read(self, offset: int, size: int) -> tuple[int, bytes]:
         """Read some bytes, and what follows as far as it will be asked for; give its start."""
         if self._ahead < _BLOCK or size > _AHEAD * _BLOCK:
-            self._drop(self._blocks)
+            self._forget()
             return offset, self._get(offset, min(max(size, self._ahead), self.size - offset))
-        if not self._blocks:
-            self._base = offset
-        first, last = ((at - self._base) // _BLOCK for at in (offset, offset + size - 1))
-        self._drop(range(first))
-        behind = min(first + _AHEAD, -((self._base - self.size) // _BLOCK))
-        for number in range(first, max(last + 1, behind)):
-            if number not in self._blocks:
-                urgency = NOW if number <= last else LATER
-                self._blocks[number] = pool().submit(partial(self._block, number), urgency)
-        found = [awaited(self._blocks[number]) for number in range(first, last + 1)]
-        return self._base + first * _BLOCK, b"".join(found)
+        here = self._data[offset - self._start :]
+        end, following = offset + size, self._following
+        known = sum(following[-1]) if following else offset + len(here)
+        while known < self.size and (known < end or len(following) < _AHEAD):
+            following.append(Span(known, min(_BLOCK, self.size - known)))
+            if known >= end:
+                self._fetching.announce(following[-1:])
+            known += following[-1].size
+        needed = [span for span in following if span.offset < end]
+        self._following = following[len(needed) :]
+        return needed[0].offset - len(here), b"".join([here, *self._fetching.fetch(needed)])
 
-    def _drop(self, numbers: Iterable[int]) -> None:
-        for number in self._blocks.keys() & set(numbers):
-            self._blocks.pop(number).cancel()
-
-    def _block(self, number: int) -> bytes:
-        start = self._base + number * _BLOCK
-        return self._get(start, min(_BLOCK, self.size - start), self._closed)
+    def _forget(self) -> None:
+        self._fetching.forget(self._following)
+        self._following = []
 
     def _get(self, offset: int, size: int, stop: Event | None = None) -> bytes:
         return self._url.read_range(offset, size, stop)
