@@ -34,7 +34,7 @@ from shardwright.errors import StorageError
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import PackSettings, Unfinished
 from shardwright.shards.format.writer import names_of
-from shardwright.storage import objects, remote, urls
+from shardwright.storage import files, objects, remote, urls
 from shardwright.storage.objects import NoUploadError, ObjectStore, Part
 from shardwright.storage.remote import RemotePlace
 from shardwright.storage.s3 import S3
@@ -535,7 +535,7 @@ def states(at: Url, state: str) -> DirectCommits:
     for name in {"nothing": (), "records": names[:1], "files": names, "a claim": names}[state]:
         (at / name).write(b"of a dead worker")
     if state == "a claim":
-        commits._path(SHARD).write(b"\xff of a dead worker")
+        files.write(commits._path(SHARD), b"\xff of a dead worker")
     return commits
 
 

@@ -45,10 +45,9 @@ from shardwright.shards.format.moving import make_folders, remove_attempts, stag
 from shardwright.shards.format.writer import names_of, publish
 from shardwright.storage import files
 from shardwright.storage.extents import GONE, UNREADABLE, may_pass
-from shardwright.storage.objects import NEW, ConditionError, together
+from shardwright.storage.objects import NEW, ConditionError
 from shardwright.storage.place import Place, place_at
-from shardwright.storage.remote import RemotePlace
-from shardwright.storage.urls import Location, Url, local, names, remote
+from shardwright.storage.urls import Location, names
 from shardwright.store.facts import Quality, Truncated
 from shardwright.store.records import NOT_JSON
 from shardwright.summary import Count
@@ -106,7 +105,7 @@ class Commits:
 
     def storage(self, shard: Shard, attempt: str) -> Place:
         """Give the place where a worker writes a shard."""
-        stage = stage_of(local(self.targets[shard.part])) / attempt
+        stage = stage_of(self.targets[shard.part]) / attempt
         make_folders(stage, [shard.path])
         return place_at(stage)
 
@@ -157,7 +156,7 @@ class Commits:
             else:
                 kept.add(attempt)
         for target in self.targets.values():
-            remove_attempts(local(target), kept)
+            remove_attempts(target, kept)
 
     @property
     def are_final(self) -> bool:
@@ -237,25 +236,24 @@ class DirectCommits(Commits):
     """Commits of a plan at an object store."""
 
     def storage(self, shard: Shard, attempt: str) -> Place:
-        return RemotePlace(self._target(shard))
+        return place_at(self.targets[shard.part])
 
     def settle(self, shard: Shard, commit: Commit, storage: Place | None) -> Commit:
-        target, names = self._target(shard), names_of(shard.path)
-        path, claim = self._path(shard), NEW
+        target, names, claim = self.storage(shard, ""), names_of(shard.path), NEW
         try:
-            there = {name: _etag(target / name) for name in names}
-            if any(there.values()) or _etag(path):
+            there = {name: target.etag(name) for name in names}
+            if any(there.values()) or self._etag(shard):
                 claim = self._claim(shard)
-                there = {name: _etag(target / name) for name in names}
-                if _etag(path) != claim:
+                there = {name: target.etag(name) for name in names}
+                if self._etag(shard) != claim:
                     raise ConditionError
             self._require_open(shard)
             for name in names:
                 if storage is not None:
                     commit.etags[name] = storage.publish(name, there[name])
                 elif there[name]:
-                    (target / name).remove()
-            commit.etag = path.write(_encoded(commit), claim)
+                    files.remove(target.folder / name)
+            commit.etag = self._write(shard, _encoded(commit), claim)
             return commit
         except ConditionError:  # another worker was faster, and has just published it
             return self._awaited(shard)
@@ -265,13 +263,14 @@ class DirectCommits(Commits):
                     storage.discard(name)
 
     def done(self, shard: Shard) -> Commit | None:
-        etag = _etag(self._path(shard))
+        etag = self._etag(shard)
         return self._read(shard, etag=etag) if etag else None
 
     def found(self, shards: Sequence[Shard], *, reopen: bool = False) -> dict[int, Commit]:
         etags = self._etags()
         known = [shard for shard in shards if shard.number in etags]
-        read = together(lambda shard: self._read(shard, etag=etags[shard.number]), known)
+        place = place_at(self.folder)
+        read = place.each(lambda shard: self._read(shard, etag=etags[shard.number]), known)
         commits = {commit.number: commit for commit in read if commit is not None}
         again = {shard.number for shard in self._differing(known, commits)}
         if not self.are_final:
@@ -280,19 +279,19 @@ class DirectCommits(Commits):
             if shard.number in again:
                 check()
                 with suppress(ConditionError):  # then it is another one by now
-                    self._path(shard).write(_token(), commits[shard.number].etag)
+                    self._write(shard, _token(), commits[shard.number].etag)
         return {number: commit for number, commit in commits.items() if number not in again}
 
     def open(self) -> None:
-        self._open.write(b"")
+        files.write(self.folder / _OPEN, b"")
         try:
             self._require_begun()
         except TakenOverError:
-            self._open.remove()
+            self.close()
             raise
 
     def close(self) -> None:
-        self._open.remove()
+        files.remove(self.folder / _OPEN)
 
     def differing(self, shards: Sequence[Shard], commits: Mapping[int, Commit]) -> list[Shard]:
         self._require_begun()
@@ -303,12 +302,12 @@ class DirectCommits(Commits):
             names = {n for s in shards if s.part == part for n in names_of(s.path)}
             if names:
                 with suppress(StorageError):  # the error that brought us here is the one to report
-                    RemotePlace(remote(folder)).abandon(names)
+                    place_at(folder).abandon(names)
 
     def _differing(self, shards: Sequence[Shard], commits: Mapping[int, Commit]) -> list[Shard]:
         if not commits:
             return []
-        listed = {part: _listed(folder) for part, folder in self.targets.items()}
+        listed = {part: place_at(folder).etags() for part, folder in self.targets.items()}
         etags, found = self._etags(), []
         for shard in shards:
             if (commit := commits.get(shard.number)) is not None:
@@ -320,21 +319,21 @@ class DirectCommits(Commits):
 
     def _etags(self) -> dict[int, str]:
         """List the commits, by their tasks, with their etags; also what stands in their place."""
-        found = _listed(self.folder / FOLDER).items()
+        found = place_at(self.folder / FOLDER).etags().items()
         numbers = ((name.removesuffix(".json"), etag) for name, etag in found)
         return {int(name): etag for name, etag in numbers if name.isdecimal()}
 
     def _claim(self, shard: Shard) -> str:
         """Claim a task, unless somebody commits it soon; give the etag of the claim."""
-        path, end = self._path(shard), time.monotonic() + _GRACE
+        end = time.monotonic() + _GRACE
         while True:
             self._require_open(shard)
-            etag = _etag(path)
+            etag = self._etag(shard)
             if etag and self._read(shard, etag=etag) is not None:
                 raise ConditionError
             if time.monotonic() >= end:
                 try:
-                    return path.write(_token(), etag)
+                    return self._write(shard, _token(), etag)
                 except ConditionError:  # somebody else has, and may be at work
                     end = time.monotonic() + _GRACE
             check()
@@ -346,15 +345,15 @@ class DirectCommits(Commits):
         while (commit := self.done(shard)) is None:
             self._require_open(shard)
             if time.monotonic() > end:
-                raise _taken(self._target(shard) / shard.path)
+                raise self._taken(shard)
             check()
             time.sleep(_LOOK)
         return commit
 
     def _require_open(self, shard: Shard) -> None:
         """Raise if another process finishes this build, or has, while a shard of it was made."""
-        if not _etag(self._open):
-            raise _taken(self._target(shard) / shard.path)
+        if not place_at(self.folder).etag(_OPEN):
+            raise self._taken(shard)
 
     def _require_begun(self) -> None:
         """Raise if this plan is not under way any more, in no part of a split."""
@@ -362,15 +361,15 @@ class DirectCommits(Commits):
         if not any(note is not None and note.plan == self.plan for note in notes):
             raise _taken(self.folder)
 
-    @property
-    def _open(self) -> Url:
-        return remote(self.folder) / _OPEN
+    def _etag(self, shard: Shard) -> str:
+        """Give the etag of the commit of a task, or of what stands in its place; NEW if nothing."""
+        return place_at(self.folder / FOLDER).etag(self._path(shard).name)
 
-    def _path(self, shard: Shard, attempt: str = "") -> Url:
-        return remote(super()._path(shard, attempt))
+    def _write(self, shard: Shard, data: bytes, condition: str) -> str:
+        return place_at(self.folder / FOLDER).write(self._path(shard).name, data, condition)
 
-    def _target(self, shard: Shard) -> Url:
-        return remote(self.targets[shard.part])
+    def _taken(self, shard: Shard) -> TakenOverError:
+        return _taken(self.targets[shard.part] / shard.path)
 
 
 def _taken(path: Location) -> TakenOverError:
@@ -381,14 +380,3 @@ def _taken(path: Location) -> TakenOverError:
 def _token() -> bytes:
     """Make what is written in the place of a commit: it is none, and never the same."""
     return secrets.token_bytes(16)
-
-
-def _etag(path: Url) -> str:
-    """Give the etag of a file; NEW if it is not there."""
-    found = path.head()
-    return found.etag if found else NEW
-
-
-def _listed(folder: Location) -> dict[str, str]:
-    """List the files of a folder, with their etags."""
-    return {name: found.etag for name, found in remote(folder).walk()}

@@ -212,9 +212,30 @@ class LocalPlace:
     def abandon(self, names: Collection[str] | None = None) -> None:
         """Do nothing: the next run here removes what is half written."""
 
+    def write(self, name: str, data: bytes, condition: str | None = None) -> str:
+        """Write a file; ``condition`` is ignored, and there is no etag, as in ``publish``."""
+        files.write(self.folder / name, data)
+        return ""
+
+    def etag(self, name: str) -> str:
+        """Give nothing to compare: a lock keeps others from replacing files."""
+        return ""
+
+    def etags(self) -> dict[str, str]:
+        """Name none, for the same reason."""
+        return {}
+
     def replaced(self, etags: Mapping[str, str]) -> frozenset[str]:
-        """Name none: a lock keeps others from replacing files."""
+        """Name none, for the same reason."""
         return frozenset()
+
+    def remove_all(self, keep: Collection[str] = ()) -> None:
+        """Remove all files below, except those of some names, and the folders that are empty."""
+        for path in sorted(self.folder.rglob("*")):
+            check()
+            if path.name not in keep and (path.is_symlink() or path.is_file()):
+                files.remove(path)
+        files.remove_empty_folders(self.folder)
 
     def sizes(self, names: Sequence[str]) -> dict[str, int]:
         """Give the sizes of those of some files that are there."""

@@ -21,6 +21,7 @@ from shardwright.layout import STATE_FOLDER
 from shardwright.storage.ahead import Ahead, Span
 from shardwright.storage.local import Found, Item, OnePass, Result
 from shardwright.storage.objects import (
+    NEW,
     NoUploadError,
     Part,
     PassingError,
@@ -320,10 +321,27 @@ class RemotePlace:
             return 0
         return sum(together(lambda each: tried(lambda: abort(each), where), uploads))
 
+    def write(self, name: str, data: bytes, condition: str | None = None) -> str:
+        """Write a file, and give its etag; raise ConditionError if it is not as demanded."""
+        return (self.folder / name).write(data, condition)
+
+    def etag(self, name: str) -> str:
+        """Give the etag of a file, as a condition; NEW if it is not there."""
+        found = (self.folder / name).head()
+        return found.etag if found else NEW
+
+    def etags(self) -> dict[str, str]:
+        """Give the etags of all files, in one listing."""
+        return {name: found.etag for name, found in self.folder.walk()}
+
     def replaced(self, etags: Mapping[str, str]) -> frozenset[str]:
         """Name the files that others have replaced since they were sent."""
-        there = {name: found.etag for name, found in self.folder.walk()} if etags else {}
+        there = self.etags() if etags else {}
         return frozenset(name for name, etag in etags.items() if there.get(name) != etag)
+
+    def remove_all(self, keep: Collection[str] = ()) -> None:
+        """Remove all files below, except those of some names."""
+        self.folder.remove_below(keep)
 
     def sizes(self, names: Sequence[str]) -> dict[str, int]:
         """Give the sizes of those of some files that are there, in one listing."""

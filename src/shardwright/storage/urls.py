@@ -232,13 +232,6 @@ def local(place: Location) -> Path:
     return place
 
 
-def remote(place: Location) -> Url:
-    """Give a URL, for what is done only at an object store."""
-    if isinstance(place, Path):
-        raise UsageError("is not a URL", path=place)
-    return place
-
-
 @overload
 def resolved(place: Path) -> Path: ...
 @overload
