@@ -123,7 +123,7 @@ def _engines(request: Request, stack: ExitStack, progress: Progress) -> tuple[En
     if not request.dry_run:
         cluster.require_shared(request.output)
     cluster.require_readable([request.again.shards.folder] if request.again else request.inputs)
-    return cluster.tasks, cluster.devices
+    return cluster.tasks, cluster
 
 
 def _digest(recipe: Recipe) -> str:

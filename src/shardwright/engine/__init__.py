@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 if TYPE_CHECKING:
     from shardwright.engine.devices import Devices
     from shardwright.engine.pool import Death
-    from shardwright.engine.ray import RayDevices
+    from shardwright.engine.ray import Cluster
 
 Task = TypeVar("Task")
 Message = TypeVar("Message")
@@ -55,4 +55,4 @@ class Engine(Protocol):
 
 
 # A place for encoders: of this machine, or of a cluster.
-DeviceEngine: TypeAlias = "Devices | RayDevices"
+DeviceEngine: TypeAlias = "Devices | Cluster"
