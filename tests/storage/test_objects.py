@@ -15,6 +15,7 @@ import pytest
 
 from shardwright.storage import s3, urls
 from shardwright.storage.objects import NEW, ConditionError
+from shardwright.storage.remote import RemotePlace
 from shardwright.storage.urls import Url, names_below
 from tests.durability.soak import SOAK
 
@@ -81,11 +82,11 @@ def test_what_is_not_there_is_missing(root: Url) -> None:
 
 def test_only_one_create_wins(root: Url) -> None:
     file = root / "commit"
-    assert file.create(b"first")
-    assert not file.create(b"second")
+    assert RemotePlace(file.parent).claim(file.name, b"first")
+    assert not RemotePlace(file.parent).claim(file.name, b"second")
     assert file.read_bytes() == b"first"
     file.remove()
-    assert file.create(b"third")
+    assert RemotePlace(file.parent).claim(file.name, b"third")
 
 
 def test_a_write_under_a_condition_needs_the_etag_of_now(root: Url) -> None:
@@ -182,7 +183,7 @@ def test_of_sixteen_threads_that_create_one_wins(root: Url) -> None:
 
     def create(number: int) -> bool:
         start.wait()
-        return file.create(b"%d" % number)
+        return RemotePlace(file.parent).claim(file.name, b"%d" % number)
 
     with ThreadPoolExecutor(16) as pool:
         for turn in range(3):
@@ -195,9 +196,9 @@ def test_of_sixteen_threads_that_create_one_wins(root: Url) -> None:
 def test_of_several_processes_that_create_one_wins(bucket: Url) -> None:
     file = bucket / "commit"
     code = (
-        "import sys, pickle; from shardwright.storage.urls import Url\n"
+        "import sys, pickle; from shardwright.storage.remote import RemotePlace\n"
         "file = pickle.loads(bytes.fromhex(sys.argv[1])); file.exists(); print(flush=True)\n"
-        "input(); print(file.create(sys.argv[2].encode()))"
+        "input(); print(RemotePlace(file.parent).claim(file.name, sys.argv[2].encode()))"
     )
     processes = [
         subprocess.Popen(

@@ -22,6 +22,7 @@ from shardwright.storage.ahead import Ahead, Span
 from shardwright.storage.local import Found, Item, OnePass, Result
 from shardwright.storage.objects import (
     NEW,
+    ConditionError,
     NoUploadError,
     Part,
     PassingError,
@@ -324,6 +325,14 @@ class RemotePlace:
     def write(self, name: str, data: bytes, condition: str | None = None) -> str:
         """Write a file, and give its etag; raise ConditionError if it is not as demanded."""
         return (self.folder / name).write(data, condition)
+
+    def claim(self, name: str, data: bytes) -> bool:
+        """Write a file if it does not exist; say whether it did not."""
+        try:
+            self.write(name, data, NEW)
+        except ConditionError:
+            return False
+        return True
 
     def etag(self, name: str) -> str:
         """Give the etag of a file, as a condition; NEW if it is not there."""

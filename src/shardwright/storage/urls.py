@@ -19,7 +19,6 @@ from typing import TypeAlias, overload
 from shardwright.errors import MissingExtraError, StorageError, UsageError
 from shardwright.storage.objects import (
     MOST_DELETED,
-    NEW,
     ConditionError,
     Object,
     ObjectStore,
@@ -174,14 +173,6 @@ class Url:
                 again = True
 
         return tried(put, self.text)
-
-    def create(self, data: bytes) -> bool:
-        """Write the file if it does not exist; say whether it did not."""
-        try:
-            self.write(data, NEW)
-        except ConditionError:
-            return False
-        return True
 
     def remove_below(self, keep: Collection[str]) -> None:
         """Remove all files below, except some by their names."""

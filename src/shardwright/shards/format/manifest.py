@@ -272,8 +272,8 @@ def save_unfinished(output_dir: Location, unfinished: Unfinished) -> bool:
 
     Where no lock keeps others out, only if no other run has started.
     """
-    path = output_dir / STATE_FOLDER / UNFINISHED_NAME
-    while not files.claim(path, _encode(unfinished)):
+    place, name = place_at(output_dir), f"{STATE_FOLDER}/{UNFINISHED_NAME}"
+    while not place.claim(name, _encode(unfinished)):
         found = load_unfinished(output_dir)
         if found is None:  # it has just been removed
             continue
@@ -281,12 +281,12 @@ def save_unfinished(output_dir: Location, unfinished: Unfinished) -> bool:
             fix = "wait until it has finished, or give another --output-dir"
             raise LockedError("another run has begun here", path=output_dir, fix=fix)
         return False
-    if place_at(output_dir).can_replace:
+    if place.can_replace:
         return True
     before, done = _plans(unfinished.base), _plans(load_manifest(output_dir))
     resumed = not unfinished.is_build and done == [*before, unfinished.plan]  # a finished pack
     if done != before and not resumed:
-        files.remove(path)  # another run has finished since this one has looked
+        files.remove(output_dir / name)  # another run has finished since this one has looked
         raise _written_to(output_dir)
     return True
 
