@@ -115,23 +115,20 @@ def begins(data: bytes) -> str:
 
 def read(place: Extent) -> bytes:
     """Read all bytes."""
-    if isinstance(place, str):
-        return _get(place) if is_url(place) else regular.read(place)
-    if len(place.data) == place.size:
-        return place.data
-    with _opened(place) as part:
-        return part.readall()
+    return begin(place, None)
 
 
-def begin(place: Extent, count: int) -> bytes:
-    """Read the first bytes."""
+def begin(place: Extent, count: int | None) -> bytes:
+    """Read the first bytes, or all."""
     if isinstance(place, str):
         if is_url(place):
             return _get(place, 0, count)
         with regular.unbuffered(place) as file:
             return file.read(count)
+    if len(place.data) == place.size:
+        return place.data[:count]
     with _opened(place) as part:
-        return part.read(count) or b""
+        return part.readall() if count is None else part.read(count) or b""
 
 
 @contextmanager

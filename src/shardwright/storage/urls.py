@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Event, Lock
-from typing import TypeAlias, overload
+from typing import TypeAlias, TypeVar
 
 from shardwright.errors import MissingExtraError, StorageError, UsageError
 from shardwright.storage.objects import (
@@ -192,6 +192,7 @@ class Url:
 
 
 Location: TypeAlias = Path | Url
+At = TypeVar("At", Path, Url, Path | Url)  # what is made of a place is where that is
 
 
 def is_url(text: str) -> bool:
@@ -223,13 +224,11 @@ def local(place: Location) -> Path:
     return place
 
 
-@overload
-def resolved(place: Path) -> Path: ...
-@overload
-def resolved(place: Location) -> Location: ...
-def resolved(place: Location) -> Location:
+def resolved(place: At) -> At:
     """Follow links; unlike ``Path.resolve``, also those that lead to themselves."""
-    return place if isinstance(place, Url) else Path(os.path.realpath(place))
+    if isinstance(place, Url):
+        return place
+    return Path(os.path.realpath(place))
 
 
 def is_within(place: Location, folder: Location) -> bool:

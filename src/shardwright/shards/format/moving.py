@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import overload
 
 import msgspec
 import xxhash
@@ -25,18 +24,14 @@ from shardwright.shards.format.names import bucket_folder, existing_buckets
 from shardwright.shards.format.records import records_name
 from shardwright.storage import files
 from shardwright.storage.place import place_at
-from shardwright.storage.urls import Location, Url, names
+from shardwright.storage.urls import At, Location, names
 
 STAGE_FOLDER = "build"
 _ATTEMPT = re.compile("[0-9a-f]{16}")
 _FIX = "build again with --overwrite"
 
 
-@overload
-def stage_of(output: Path) -> Path: ...
-@overload
-def stage_of(output: Url) -> Url: ...
-def stage_of(output: Location) -> Location:
+def stage_of(output: At) -> At:
     """Give the stage of an output folder."""
     return output / STATE_FOLDER / STAGE_FOLDER
 
