@@ -108,7 +108,8 @@ class RemoteFile:
         here = self._data[offset - self._start :]
         end, following = offset + size, self._following
         known = sum(following[-1]) if following else offset + len(here)
-        while known < self.size and (known < end or len(following) < _AHEAD):
+        most = _AHEAD - bool(here)  # what was read last is one of them
+        while known < self.size and (known < end or len(following) < most):
             following.append(Span(known, min(_BLOCK, self.size - known)))
             if known >= end:
                 self._fetching.announce(following[-1:])
