@@ -301,7 +301,7 @@ def test_kills_of_workers_and_drivers_lose_nothing(
             continue
         assert process.exitcode == 0, told.read_text()
         assert_same(at, expected)
-        at.remove_below(keep=())
+        RemotePlace(at).remove_all()
     process = start(command, told, grace=0.5)
     process.join()
     assert process.exitcode == 0, told.read_text()

@@ -94,7 +94,7 @@ def test_a_removal_whose_answer_is_lost_is_finished(
         for name in "abc":
             (container / name).write(b"")
         proxy.fail(at=2, how="500_after")  # behind the list
-        container.remove_below(keep=["b"])
+        RemotePlace(container).remove_all(keep=["b"])
         assert names_below(container) == ["b"]
         assert len(proxy.failed) == 1
         urls._store.cache_clear()

@@ -13,7 +13,7 @@ from threading import Barrier
 
 import pytest
 
-from shardwright.storage import s3, urls
+from shardwright.storage import remote, s3
 from shardwright.storage.objects import NEW, ConditionError
 from shardwright.storage.remote import RemotePlace
 from shardwright.storage.urls import Url, names_below
@@ -147,7 +147,7 @@ def test_lists_are_complete_and_sorted_beyond_one_page(
 
 
 def test_many_are_removed_in_few_requests(root: Url, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(urls, "MOST_DELETED", 5)
+    monkeypatch.setattr(remote, "MOST_DELETED", 5)
     names = [f"{number:02}" for number in range(12)]
     for name in names:
         (root / "many" / name).write(b"")
@@ -159,7 +159,7 @@ def test_many_are_removed_in_few_requests(root: Url, monkeypatch: pytest.MonkeyP
         delete(keys)
 
     monkeypatch.setattr(root.objects, "delete", counted)
-    (root / "many").remove_below(keep=["03"])
+    RemotePlace(root / "many").remove_all(keep=["03"])
     assert names_below(root) == ["many/03", "other"]
     assert counts == [5, 5, 1]
     delete(["many/02", "many/03", "many/04", "other"])

@@ -176,10 +176,10 @@ class _FarFile(RemoteFile):
             return super()._get(offset, size, stop)
 
 
-def tar_file(path: str, size: int) -> TarFile:
-    """Open a tar, of which all headers are read."""
+def tar_file(path: str, size: int, start: int = 0, data: bytes = b"") -> TarFile:
+    """Open a tar, of which all headers are read; ``data`` is what is known from a start on."""
     if is_url(path):
-        return _FarFile(Url(path), size, least=_LEAST)
+        return _FarFile(Url(path), size, start, data, least=_LEAST)
     return LocalFile(path)
 
 
@@ -200,10 +200,8 @@ def _get(path: str, offset: int = 0, size: int | None = None) -> bytes:
 
 
 def _opened(part: Part) -> _Window:
-    if is_url(part.path):
-        end = part.offset + part.size
-        return _Window(part, _FarFile(Url(part.path), end, part.offset, part.data, least=_LEAST))
-    return _Window(part, LocalFile(part.path))
+    end = part.offset + part.size
+    return _Window(part, tar_file(part.path, end, part.offset, part.data))
 
 
 class _Window(io.RawIOBase):

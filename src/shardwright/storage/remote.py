@@ -6,11 +6,13 @@ It is invisible until ``publish`` completes it.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePosixPath
 from threading import Event
 from typing import TYPE_CHECKING, Self
@@ -21,6 +23,7 @@ from shardwright.layout import STATE_FOLDER
 from shardwright.storage.ahead import Ahead, Span
 from shardwright.storage.local import Found, Item, OnePass, Result
 from shardwright.storage.objects import (
+    MOST_DELETED,
     NEW,
     ConditionError,
     NoUploadError,
@@ -351,7 +354,11 @@ class RemotePlace:
 
     def remove_all(self, keep: Collection[str] = ()) -> None:
         """Remove all files below, except those of some names."""
-        self.folder.remove_below(keep)
+        objects, there = self.folder.objects, self.folder.walk()
+        keys = [found.key for name, found in there if os.path.basename(name) not in keep]
+        for start in range(0, len(keys), MOST_DELETED):
+            some = keys[start : start + MOST_DELETED]
+            tried(partial(objects.delete, some), str(self.folder))
 
     def sizes(self, names: Sequence[str]) -> dict[str, int]:
         """Give the sizes of those of some files that are there, in one listing."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,6 @@ from typing import TypeAlias, TypeVar
 
 from shardwright.errors import MissingExtraError, StorageError, UsageError
 from shardwright.storage.objects import (
-    MOST_DELETED,
     ConditionError,
     Object,
     ObjectStore,
@@ -174,18 +173,9 @@ class Url:
 
         return tried(put, self.text)
 
-    def remove_below(self, keep: Collection[str]) -> None:
-        """Remove all files below, except some by their names."""
-        keys = [found.key for name, found in self.walk() if os.path.basename(name) not in keep]
-        for start in range(0, len(keys), MOST_DELETED):
-            self._delete(keys[start : start + MOST_DELETED])
-
     def remove(self) -> None:
         """Remove the file, if it is there."""
-        self._delete([self.key])
-
-    def _delete(self, keys: Sequence[str]) -> None:
-        tried(lambda: self.objects.delete(keys), self.text)
+        tried(lambda: self.objects.delete([self.key]), self.text)
 
     def _missing(self) -> FileNotFoundError:
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.text)
