@@ -118,8 +118,9 @@ class RemoteFile:
                 self._fetching.announce(following[-1:])
             known += following[-1].size
         needed = [span for span in following if span.offset < end]
-        self._following = following[len(needed) :]
-        return needed[0].offset - len(here), b"".join([here, *self._fetching.fetch(needed)])
+        found = self._fetching.fetch(needed)
+        del following[: len(needed)]  # only now: what failed may be asked for again
+        return needed[0].offset - len(here), b"".join([here, *found])
 
     def _forget(self) -> None:
         self._fetching.forget(self._following)
