@@ -16,7 +16,7 @@ from shardwright import LockedError, NoSpaceError, StorageError
 from shardwright.storage import files
 from shardwright.storage.disk import Disk
 from shardwright.storage.files import NewFile, using
-from shardwright.storage.local import LocalPlace, require_writable
+from shardwright.storage.local import LocalPlace
 from tests.faults import Call, WatchedDisk
 from tests.tars import listing
 
@@ -449,11 +449,11 @@ def test_contenders_are_never_inside_together(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_yet_to_be_made_is_writable_where_its_parent_is(tmp_path: Path) -> None:
-    require_writable(tmp_path / "a" / "b")
+    LocalPlace(tmp_path / "a" / "b").require_writable()
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
 def test_a_file_system_that_takes_no_files_is_not_called_full() -> None:
     with pytest.raises(StorageError, match=r"^/proc: cannot write to this folder; change its perm"):
-        require_writable(Path("/proc/shards"))
+        LocalPlace(Path("/proc/shards")).require_writable()

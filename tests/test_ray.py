@@ -26,7 +26,7 @@ from shardwright.engine.actors import Actors, Host, Share
 from shardwright.engine.devices import Processes
 from shardwright.engine.nodes import Node, Shared
 from shardwright.engine.pool import Death, Ended, Seat
-from shardwright.engine.ray import Cluster, Ray, RayDevices
+from shardwright.engine.ray import Cluster, Ray
 from shardwright.storage.urls import Url
 from shardwright.version import __version__
 from tests import device_tasks, ray_tasks, tasks
@@ -59,9 +59,9 @@ def cluster(machines: Machines, warnings: list[str]) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def one(cluster: Cluster, warnings: list[str]) -> RayDevices:
+def one(cluster: Cluster, warnings: list[str]) -> Cluster:
     """One worker, where more are not needed: each takes a second to start."""
-    return RayDevices(cluster.nodes, Share("cpu", most=1), warnings.append)
+    return Cluster(cluster.nodes, Share("cpu", most=1), warnings.append)
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def test_a_worker_on_each_node_does_its_part_and_tells_it_in_order(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     seen: list[tuple[str, int, str, int]] = []
-    for message in cluster.devices.run(Held(tmp_path / "go"), range(40)):
+    for message in cluster.run(Held(tmp_path / "go"), range(40)):
         seen.append(message)
         if len({node for _, _, node, _ in seen}) == 3:
             (tmp_path / "go").touch()
@@ -97,15 +97,15 @@ def test_a_worker_on_each_node_does_its_part_and_tells_it_in_order(
 
 
 def test_a_worker_knows_its_device_its_cores_and_the_folder_of_the_driver(
-    cluster: Cluster, one: RayDevices
+    cluster: Cluster, one: Cluster
 ) -> None:
-    assert cluster.devices.names == ("cpu", "cpu", "cpu")
-    assert cluster.devices.cores_each == 1
+    assert cluster.names == ("cpu", "cpu", "cpu")
+    assert cluster.cores_each == 1
     (found,) = one.run(ray_tasks.about, [None])
     assert found == ("cpu", os.getcwd(), "1", "1", "4", "")
 
 
-def test_what_is_drawn_ahead_or_larger_than_a_pipe_arrives(one: RayDevices) -> None:
+def test_what_is_drawn_ahead_or_larger_than_a_pipe_arrives(one: Cluster) -> None:
     found = list(one.run(device_tasks.drawn_in_a_thread, range(21)))
     assert sorted(task for _, task in found) == list(range(21))
     content = [bytes([n]) * 1_000_000 for n in range(5)]
@@ -113,7 +113,7 @@ def test_what_is_drawn_ahead_or_larger_than_a_pipe_arrives(one: RayDevices) -> N
 
 
 def test_an_error_of_the_function_is_raised_here_with_its_type_and_traceback(
-    one: RayDevices,
+    one: Cluster,
 ) -> None:
     with pytest.raises(StorageError, match="shard 3: no") as caught:
         list(one.run(device_tasks.fail, range(1000)))
@@ -130,7 +130,7 @@ def test_tasks_run_on_all_cores_and_their_messages_arrive_once(cluster: Cluster)
 # Deaths
 
 
-def test_the_oldest_task_of_a_dead_worker_is_suspected(one: RayDevices, tmp_path: Path) -> None:
+def test_the_oldest_task_of_a_dead_worker_is_suspected(one: Cluster, tmp_path: Path) -> None:
     instead = Dealt()
     function = Faulty(tmp_path, device_tasks.killed, on=frozenset({5}), ahead=2)
     messages = one.run(function, range(20), instead)
@@ -145,7 +145,7 @@ def test_the_oldest_task_of_a_dead_worker_is_suspected(one: RayDevices, tmp_path
 
 
 def test_a_killed_actor_is_a_death_and_its_process_dies_with_it(
-    one: RayDevices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actors, "_SETTLE", 1.0)
     instead = Dealt()
@@ -167,7 +167,7 @@ def test_tasks_of_a_lost_node_run_elsewhere_and_none_is_suspected(
     instead, function = Dealt(), Held(tmp_path / "go")
     ended: list[int] = []
     with joined(machines, "short") as node:
-        for what, task, where, process in cluster.devices.run(function, range(12), instead):
+        for what, task, where, process in cluster.run(function, range(12), instead):
             if what == "done":
                 ended.append(task)
             elif where == "short":
@@ -213,11 +213,11 @@ def test_work_waits_for_a_gpu_and_begins_when_a_node_with_one_joins(
             nodes.append(add(machines, "gpu", num_cpus=4, num_gpus=1))
 
         try:
-            found = list(gpus.devices.run(ray_tasks.about, range(4), warn=warn))
+            found = list(gpus.run(ray_tasks.about, range(4), warn=warn))
             assert warnings == ["waiting for a GPU: no node of the cluster has one"]
             assert found == [("cuda:0", os.getcwd(), "2", "2", "4", "0")] * 4
-            assert gpus.devices.names == ("cuda:0", "cuda:0")
-            assert gpus.devices.cores_each == 2
+            assert gpus.names == ("cuda:0", "cuda:0")
+            assert gpus.cores_each == 2
         finally:
             for node in nodes:
                 machines.remove_node(node)
@@ -237,7 +237,7 @@ def test_a_node_with_another_version_is_refused_or_not_used(
 
     given = {"env_vars": {"PYTHONPATH": str(other.parent)}}
     with Ray().connect(warn) as earlier, joined(machines, "old", **given):
-        found = list(earlier.devices.run(Held(tmp_path / "go"), range(6)))
+        found = list(earlier.run(Held(tmp_path / "go"), range(6)))
         with pytest.raises(ShardwrightError) as caught, Ray().connect(warn):
             pass
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -295,7 +295,7 @@ def test_a_folder_that_only_the_driver_sees_is_refused(
 def test_closing_early_ends_the_workers(
     cluster: Cluster, tmp_path: Path, warnings: list[str]
 ) -> None:
-    two = RayDevices(cluster.nodes, Share("cpu", most=2), warnings.append)
+    two = Cluster(cluster.nodes, Share("cpu", most=2), warnings.append)
     with closing(two.run(Held(tmp_path / "never"), range(9))) as messages:
         processes = {next(messages)[3] for _ in range(2)}
         assert all(map(is_alive, processes))
@@ -314,7 +314,7 @@ from tests.ray_tasks import Held
 def work():
     print("begun", flush=True)
     with Ray(sys.argv[1], "cpu:1").connect(print) as cluster:
-        for message in cluster.devices.run(Held(Path(sys.argv[2])), range(9)):
+        for message in cluster.run(Held(Path(sys.argv[2])), range(9)):
             print(message[3], flush=True)
 
 try:
@@ -420,7 +420,7 @@ def test_workers_killed_at_random_moments_lose_nothing_and_repeat_nothing(
     def instead(task: int, death: Death) -> int | None:
         return None if task in reported else task
 
-    for process, task in cluster.devices.run(Paced(ahead=2), range(count), instead):
+    for process, task in cluster.run(Paced(ahead=2), range(count), instead):
         if task >= 0:
             reported.append(task)
         if chance.random() < 0.05 and kills < count // 10:

@@ -21,7 +21,7 @@ from shardwright.looking import look
 from shardwright.packing import PackSummary, pack
 from shardwright.progress import Progress
 from shardwright.storage import files
-from shardwright.storage.local import require_writable
+from shardwright.storage.local import LocalPlace
 from shardwright.store.store import find_recipe
 from shardwright.summary import Summary
 from shardwright.validate import integer
@@ -83,7 +83,7 @@ def demo(
             fix = "give a recipe without it"
             raise given.error(component.name, "encoder", "is missing, so nothing makes it", fix)
     root = Path(folder)
-    require_writable(root)
+    LocalPlace(root).require_writable()
     if root.exists() and not (root / _MARKER).exists() and any(root.iterdir()):
         raise UsageError("is not empty", path=root, fix="give a new folder")
     images, shards = root / "images", root / "shards"

@@ -33,7 +33,7 @@ from shardwright.errors import LockedError, StorageError
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import PackSettings, Unfinished
 from shardwright.shards.format.writer import names_of
-from shardwright.storage import objects, remote, urls
+from shardwright.storage import files, objects, remote, urls
 from shardwright.storage.objects import ObjectStore
 from shardwright.storage.remote import RemotePlace
 from shardwright.storage.urls import Url
@@ -282,7 +282,7 @@ def test_kills_of_workers_and_drivers_lose_nothing(
             continue
         assert process.exitcode == 0, told.read_text()
         assert_same(at, expected)
-        at.remove_below(keep=())
+        RemotePlace(at).remove_all()
     process = start(command, told)
     process.join()
     assert process.exitcode == 0, told.read_text()
@@ -516,7 +516,7 @@ def states(at: Url, state: str) -> DirectCommits:
     for name in {"nothing": (), "records": names[:1], "files": names, "no commit": names}[state]:
         (at / name).write(b"of a dead worker")
     if state == "no commit":
-        commits._path(SHARD).write(b"\xff of a dead worker")
+        files.write(commits._path(SHARD), b"\xff of a dead worker")
     return commits
 
 

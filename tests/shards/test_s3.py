@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import shardwright
-from shardwright.storage import fetched, objects, urls
+from shardwright.storage import ahead, objects, urls
 from shardwright.storage.urls import Url
 from tests.flaky import Flaky, flaky
 from tests.servers import use_s3
@@ -121,7 +121,7 @@ def test_no_more_is_fetched_ahead_than_fits_into_memory(
     proxy: tuple[Flaky, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, url = proxy
-    monkeypatch.setattr(fetched, "AHEAD_BYTES", 3 * 180_000)  # a sample is a little less
+    monkeypatch.setattr(ahead, "AHEAD_BYTES", 3 * 180_000)  # a sample is a little less
     batches = iter(shardwright.open(url).batches(1, seed=1))
     for taken in range(1, SAMPLES + 1):
         next(batches)
@@ -132,7 +132,7 @@ def test_a_loop_that_ends_early_leaves_room_for_the_next(
     shards: Path, proxy: tuple[Flaky, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, url = proxy
-    monkeypatch.setattr(fetched, "AHEAD_BYTES", 3 * 180_000)
+    monkeypatch.setattr(ahead, "AHEAD_BYTES", 3 * 180_000)
     dataset = shardwright.open(url)
     for seed in range(4):
         next(iter(dataset.batches(1, seed=seed)))

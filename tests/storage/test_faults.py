@@ -46,7 +46,7 @@ def job(folder: Url) -> None:
         upload.put(DATA)
         upload.seal(len(DATA))
     etag = storage.publish("0.tar", NEW)
-    assert (folder / "commit").create(etag.encode())
+    assert RemotePlace(folder).claim("commit", etag.encode())
     first = (folder / "manifest").write(b"first", NEW)
     (folder / "manifest").write(b"second", first)
     assert (folder / "manifest").read_bytes() == b"second"
@@ -77,10 +77,10 @@ def test_one_fault_changes_nothing(
 @pytest.mark.parametrize("how", ["500_after", "reset_after"])
 def test_a_create_whose_answer_is_lost_is_no_conflict(folder: Url, proxy: Flaky, how: How) -> None:
     proxy.fail(at=1, how=how)
-    assert (folder / "commit").create(b"ours")
+    assert RemotePlace(folder).claim("commit", b"ours")
     assert (folder / "commit").read_bytes() == b"ours"
     proxy.fail(at=1, how=how)
-    assert not (folder / "commit").create(b"theirs")
+    assert not RemotePlace(folder).claim("commit", b"theirs")
     assert (folder / "commit").read_bytes() == b"ours"
 
 
@@ -94,7 +94,7 @@ def test_a_removal_whose_answer_is_lost_is_finished(
         for name in "abc":
             (container / name).write(b"")
         proxy.fail(at=2, how="500_after")  # behind the list
-        container.remove_below(keep=["b"])
+        RemotePlace(container).remove_all(keep=["b"])
         assert names_below(container) == ["b"]
         assert len(proxy.failed) == 1
         urls._store.cache_clear()
@@ -103,13 +103,13 @@ def test_a_removal_whose_answer_is_lost_is_finished(
 def test_a_fault_that_stays_ends_with_its_name(folder: Url, proxy: Flaky) -> None:
     proxy.fail(at=1, how="503", times=objects.TRIES)
     with pytest.raises(StorageError) as caught:
-        (folder / "commit").create(b"")
+        RemotePlace(folder).claim("commit", b"")
     assert str(caught.value).startswith(f"{folder}/commit: 503 ")
     assert str(caught.value).endswith(
         "(8 tries); check the network and the store, then run the same command again"
     )
     assert len(proxy.failed) == objects.TRIES
-    assert (folder / "commit").create(b"")
+    assert RemotePlace(folder).claim("commit", b"")
 
 
 def test_each_try_is_reported(folder: Url, proxy: Flaky, caplog: pytest.LogCaptureFixture) -> None:

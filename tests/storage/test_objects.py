@@ -13,8 +13,9 @@ from threading import Barrier
 
 import pytest
 
-from shardwright.storage import s3, urls
+from shardwright.storage import remote, s3
 from shardwright.storage.objects import NEW, ConditionError
+from shardwright.storage.remote import RemotePlace
 from shardwright.storage.urls import Url, names_below
 from tests.durability.soak import SOAK
 
@@ -81,11 +82,11 @@ def test_what_is_not_there_is_missing(root: Url) -> None:
 
 def test_only_one_create_wins(root: Url) -> None:
     file = root / "commit"
-    assert file.create(b"first")
-    assert not file.create(b"second")
+    assert RemotePlace(file.parent).claim(file.name, b"first")
+    assert not RemotePlace(file.parent).claim(file.name, b"second")
     assert file.read_bytes() == b"first"
     file.remove()
-    assert file.create(b"third")
+    assert RemotePlace(file.parent).claim(file.name, b"third")
 
 
 def test_a_write_under_a_condition_needs_the_etag_of_now(root: Url) -> None:
@@ -146,7 +147,7 @@ def test_lists_are_complete_and_sorted_beyond_one_page(
 
 
 def test_many_are_removed_in_few_requests(root: Url, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(urls, "MOST_DELETED", 5)
+    monkeypatch.setattr(remote, "MOST_DELETED", 5)
     names = [f"{number:02}" for number in range(12)]
     for name in names:
         (root / "many" / name).write(b"")
@@ -158,7 +159,7 @@ def test_many_are_removed_in_few_requests(root: Url, monkeypatch: pytest.MonkeyP
         delete(keys)
 
     monkeypatch.setattr(root.objects, "delete", counted)
-    (root / "many").remove_below(keep=["03"])
+    RemotePlace(root / "many").remove_all(keep=["03"])
     assert names_below(root) == ["many/03", "other"]
     assert counts == [5, 5, 1]
     delete(["many/02", "many/03", "many/04", "other"])
@@ -182,7 +183,7 @@ def test_of_sixteen_threads_that_create_one_wins(root: Url) -> None:
 
     def create(number: int) -> bool:
         start.wait()
-        return file.create(b"%d" % number)
+        return RemotePlace(file.parent).claim(file.name, b"%d" % number)
 
     with ThreadPoolExecutor(16) as pool:
         for turn in range(3):
@@ -195,9 +196,9 @@ def test_of_sixteen_threads_that_create_one_wins(root: Url) -> None:
 def test_of_several_processes_that_create_one_wins(bucket: Url) -> None:
     file = bucket / "commit"
     code = (
-        "import sys, pickle; from shardwright.storage.urls import Url\n"
+        "import sys, pickle; from shardwright.storage.remote import RemotePlace\n"
         "file = pickle.loads(bytes.fromhex(sys.argv[1])); file.exists(); print(flush=True)\n"
-        "input(); print(file.create(sys.argv[2].encode()))"
+        "input(); print(RemotePlace(file.parent).claim(file.name, sys.argv[2].encode()))"
     )
     processes = [
         subprocess.Popen(

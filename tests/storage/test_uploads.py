@@ -8,6 +8,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import StorageError
 from shardwright.storage import remote, s3, urls
-from shardwright.storage.objects import NEW, ConditionError, Object
+from shardwright.storage.objects import NEW, ConditionError, Object, RefusedError
 from shardwright.storage.remote import RemoteFile, RemotePlace
 from shardwright.storage.urls import Url
 from tests.durability.soak import times
@@ -342,3 +343,25 @@ def test_blocks_are_read_side_by_side(file: Url, monkeypatch: pytest.MonkeyPatch
         for at in range(0, reader.size, 1 << 14):
             reader.pread(at, 1 << 14)
     assert asked.most == 4
+
+
+def test_a_reader_goes_on_after_a_read_that_failed(
+    file: Url, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_FIRST", 1 << 10)
+    real, failed = file.objects.get, list[int]()
+
+    def failing(key: str, start: int = 0, size: int | None = None) -> bytes:
+        if start > 400_000 and not failed:
+            failed.append(start)
+            raise RefusedError("not now")
+        return real(key, start, size)
+
+    monkeypatch.setattr(file.objects, "get", failing)
+    data, step = b"", 50_000
+    with RemoteFile(file) as reader:
+        while len(data) < reader.size:
+            with suppress(StorageError):
+                data += reader.pread(len(data), step)
+    assert failed
+    assert data == some_bytes(10 * (1 << 16) + 9)

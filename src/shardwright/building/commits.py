@@ -45,10 +45,9 @@ from shardwright.shards.format.moving import make_folders, remove_attempts, stag
 from shardwright.shards.format.writer import names_of, publish
 from shardwright.storage import files
 from shardwright.storage.extents import GONE, UNREADABLE, may_pass
-from shardwright.storage.objects import NEW, ConditionError, together
+from shardwright.storage.objects import NEW, ConditionError
 from shardwright.storage.place import Place, place_at
-from shardwright.storage.remote import RemotePlace
-from shardwright.storage.urls import Location, Url, local, names, remote
+from shardwright.storage.urls import Location, names
 from shardwright.store.facts import Quality, Truncated
 from shardwright.store.records import NOT_JSON
 from shardwright.summary import Count
@@ -108,7 +107,7 @@ class Commits:
 
     def storage(self, shard: Shard, attempt: str) -> Place:
         """Give the place where a worker writes a shard."""
-        stage = stage_of(local(self.targets[shard.part])) / attempt
+        stage = stage_of(self.targets[shard.part]) / attempt
         make_folders(stage, [shard.path])
         return place_at(stage)
 
@@ -161,7 +160,7 @@ class Commits:
             else:
                 kept.add(attempt)
         for target in self.targets.values():
-            remove_attempts(local(target), kept)
+            remove_attempts(target, kept)
         return {}
 
     @property
@@ -235,31 +234,31 @@ class DirectCommits(Commits):
 
     def begun(self) -> Self:
         """Become the driver; one that there was notices that, and ends."""
-        seen = _etag(self._mark)
+        seen = place_at(self.folder).etag(_DRIVER)
         if self.are_final:
             return replace(self, driver=seen)
         own = self._marked(secrets.token_bytes(16), seen)
         notes = map(manifest.load_unfinished, self.targets.values())
         if not any(note is not None and note.plan == self.plan for note in notes):
-            self._mark.remove()  # another run has just finished it
+            files.remove(self.folder / _DRIVER)  # another run has just finished it
             raise self._taken()
         return replace(self, driver=own)
 
     def storage(self, shard: Shard, attempt: str) -> Place:
-        return RemotePlace(self._target(shard))
+        return place_at(self.targets[shard.part])
 
     def settle(
         self, shard: Shard, commit: Commit, storage: Place | None, there: There = _NOTHING
     ) -> Commit:
-        target, names = self._target(shard), names_of(shard.path)
+        target, names = self.targets[shard.part], names_of(shard.path)
         try:
             self._require_driver()
             for name in names:
                 if storage is not None:
                     commit.etags[name] = storage.publish(name, there.get(name, NEW))
                 elif name in there:
-                    (target / name).remove()
-            commit.etag = self._path(shard).write(_encoded(commit), there.get(_COMMIT, NEW))
+                    files.remove(target / name)
+            commit.etag = self._write(shard, _encoded(commit), there.get(_COMMIT, NEW))
         except ConditionError:  # another worker has written here
             commit.etag = ""
         finally:
@@ -271,7 +270,8 @@ class DirectCommits(Commits):
     def found(self, shards: Sequence[Shard]) -> dict[int, Commit]:
         etags = self._etags()
         known = [shard for shard in shards if shard.number in etags]
-        read = together(lambda shard: self._read(shard, etag=etags[shard.number]), known)
+        place = place_at(self.folder)
+        read = place.each(lambda shard: self._read(shard, etag=etags[shard.number]), known)
         commits = {commit.number: commit for commit in read if commit is not None}
         again = {shard.number for shard in self.differing(known, commits)}
         if not self.are_final:
@@ -288,14 +288,14 @@ class DirectCommits(Commits):
             if shard.number not in found and (files_of or etag):
                 check()
                 with suppress(ConditionError):  # somebody commits it just now, which does not count
-                    claim = self._path(shard).write(secrets.token_bytes(16), etag)
+                    claim = self._write(shard, secrets.token_bytes(16), etag)
                     given[shard.number] = {**files_of, _COMMIT: claim}
         return given
 
     @property
     def are_final(self) -> bool:
         with suppress(FileNotFoundError):
-            return files.read(self._mark) == _FINAL.encode()
+            return files.read(self.folder / _DRIVER) == _FINAL.encode()
         return False
 
     def finalize(self, commits: Mapping[int, Commit]) -> None:
@@ -307,7 +307,7 @@ class DirectCommits(Commits):
             self._require_driver()  # else they may be those of another run
             for part, folder in self.targets.items():
                 if names := {n for s in shards if s.part == part for n in names_of(s.path)}:
-                    RemotePlace(remote(folder)).abandon(names)
+                    place_at(folder).abandon(names)
 
     def differing(self, shards: Sequence[Shard], commits: Mapping[int, Commit]) -> list[Shard]:
         those = [shard for shard in shards if shard.number in commits]
@@ -319,7 +319,7 @@ class DirectCommits(Commits):
 
     def _there(self, shards: Iterable[Shard]) -> dict[int, dict[str, str]]:
         """List the files that are there of some shards, with their etags, by task."""
-        listed = {part: _listed(folder) for part, folder in self.targets.items()}
+        listed = {part: place_at(folder).etags() for part, folder in self.targets.items()}
         return {
             shard.number: {n: e for n in names_of(shard.path) if (e := listed[shard.part].get(n))}
             for shard in shards
@@ -327,20 +327,20 @@ class DirectCommits(Commits):
 
     def _etags(self) -> dict[int, str]:
         """List the commits, by their tasks, with their etags; also what stands in their place."""
-        found = _listed(self.folder / FOLDER).items()
+        found = place_at(self.folder / FOLDER).etags().items()
         numbers = ((name.removesuffix(".json"), etag) for name, etag in found)
         return {int(name): etag for name, etag in numbers if name.isdecimal()}
 
     def _marked(self, data: bytes, seen: str) -> str:
         """Write the mark of the driver, unless it is another one by now; give its etag."""
         try:
-            return self._mark.write(data, seen)
+            return place_at(self.folder).write(_DRIVER, data, seen)
         except ConditionError:
             raise self._taken() from None
 
     def _require_driver(self) -> None:
         """Raise if another run has become the driver, or has finished."""
-        if _etag(self._mark) != self.driver:
+        if place_at(self.folder).etag(_DRIVER) != self.driver:
             raise self._taken()
 
     def _taken(self) -> LockedError:
@@ -348,23 +348,5 @@ class DirectCommits(Commits):
         fix = "let it finish, or stop it and run the same command again"
         return LockedError(what, path=self.folder, fix=fix)
 
-    @property
-    def _mark(self) -> Url:
-        return remote(self.folder) / _DRIVER
-
-    def _path(self, shard: Shard, attempt: str = "") -> Url:
-        return remote(super()._path(shard, attempt))
-
-    def _target(self, shard: Shard) -> Url:
-        return remote(self.targets[shard.part])
-
-
-def _etag(path: Url) -> str:
-    """Give the etag of a file; NEW if it is not there."""
-    found = path.head()
-    return found.etag if found else NEW
-
-
-def _listed(folder: Location) -> dict[str, str]:
-    """List the files of a folder, with their etags."""
-    return {name: found.etag for name, found in remote(folder).walk()}
+    def _write(self, shard: Shard, data: bytes, condition: str) -> str:
+        return place_at(self.folder / FOLDER).write(self._path(shard).name, data, condition)

@@ -28,7 +28,7 @@ from shardwright.shards.format.moving import make_folders, move_shard, stage_of
 from shardwright.shards.format.names import bucket_folder, existing_buckets, shard_name
 from shardwright.storage import files
 from shardwright.storage.place import place_at
-from shardwright.storage.urls import Location, local, names_below, remote
+from shardwright.storage.urls import Location, local
 
 _KEPT = (PLAN_NAME, INPUTS_NAME)
 _RESTORE = "restore a copy, or build again with --overwrite"
@@ -226,10 +226,7 @@ def clear(
     """Remove the commits and what else is in the stages; the plan stays."""
     own = stage_of(output)
     if not place_at(output).can_replace:
-        remote(own / plan).remove_below(keep=keep)
+        place_at(own / plan).remove_all(keep)
         return
     for stage in dict.fromkeys([*(stage_of(place.folder) for place in places), own]):
-        for name in names_below(stage):
-            if stage != own or name not in keep:
-                files.remove(stage / name)
-        files.remove_empty_folders(stage)
+        place_at(stage).remove_all(keep if stage == own else ())

@@ -36,7 +36,6 @@ from shardwright.progress import Progress, quantity
 from shardwright.recipes import Recipe
 from shardwright.shards.format.moving import sync_stage
 from shardwright.storage import files
-from shardwright.storage.local import require_space, require_writable
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import local
 from shardwright.store.store import is_store
@@ -45,7 +44,7 @@ from shardwright.store.store import is_store
 def run(request: Request, progress: Progress) -> BuildSummary:
     """Plan, make what is not there yet, and sum it up."""
     started, output = time.monotonic(), request.output
-    require_writable(output)
+    place_at(output).require_writable()
     if not request.dry_run:
         with suppress(StorageError):  # it may not be allowed, and nothing depends on it
             place_at(output).abandon()
@@ -67,7 +66,7 @@ def run(request: Request, progress: Progress) -> BuildSummary:
         if outcome.layout.shards and not request.ignore_space:
             try:
                 needed = outcome.bytes_needed - sum(kept.values())
-                require_space(output, "the shards need about", needed)
+                place_at(output).require_space("the shards need about", needed)
             except NoSpaceError as error:
                 if not request.dry_run:
                     raise
@@ -99,7 +98,7 @@ def _engines(request: Request, stack: ExitStack, progress: Progress) -> tuple[En
     if not request.dry_run:
         cluster.require_shared(request.output)
     cluster.require_readable([request.again.shards.folder] if request.again else request.inputs)
-    return cluster.tasks, cluster.devices
+    return cluster.tasks, cluster
 
 
 def _digest(recipe: Recipe) -> str:

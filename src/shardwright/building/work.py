@@ -35,7 +35,7 @@ from shardwright.shards.format.manifest import PackSettings
 from shardwright.shards.format.writer import ShardWriter, names_of
 from shardwright.storage import files
 from shardwright.storage.extents import CHANGED
-from shardwright.storage.place import Place
+from shardwright.storage.place import Place, place_at
 from shardwright.store.arrays import pieces
 from shardwright.store.facts import Truncated
 from shardwright.summary import Count
@@ -313,6 +313,5 @@ class Work(Hearing[Task]):
         """Write down the empty caption, of the first device that has encoded it."""
         if not self._has_empties:
             files.make_folder(self._empties)
-            for name, array in arrays.items():
-                path, data = self._empties / name, b"".join(pieces(array))
-                files.claim(path, data)  # another process may have been first
+            for name, array in arrays.items():  # another process may have been first
+                place_at(self._empties).claim(name, b"".join(pieces(array)))

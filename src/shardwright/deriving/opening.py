@@ -13,7 +13,6 @@ from shardwright.errors import ProvenanceError, SourceChangedError, UsageError
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import SPECIFICATION
 from shardwright.storage import files, steps
-from shardwright.storage.local import require_writable
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import is_within
 from shardwright.store import facts, journal
@@ -33,7 +32,7 @@ def require_place(request: Request) -> None:
     """Raise before any work if a store cannot be where it is asked for."""
     store = request.store
     for folder in (store.folder, store.jsonl.parent):
-        require_writable(folder)
+        place_at(folder).require_writable()
     if store.jsonl.is_dir():
         fix = "give --jsonl the metadata file of the store"
         raise UsageError("is a folder", path=store.jsonl, fix=fix)

@@ -40,7 +40,7 @@ from shardwright.errors import NoSpaceError, SourceChangedError, StorageError
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
 from shardwright.storage import files
-from shardwright.storage.local import LocalPlace, require_space
+from shardwright.storage.local import LocalPlace
 from shardwright.storage.paths import absolute
 from shardwright.store import paths, renames
 from shardwright.store.arrays import write_arrays
@@ -237,7 +237,7 @@ def _require_room(settings: InForce, needed: int) -> None:
     folders = [str(settings.store.arrays(component)) for component in settings.recomputed]
     instead = f"delete {' and '.join(folders)} to do without the old arrays, "
     instead *= bool(folders) and not settings.is_update
-    require_space(settings.store.folder, "the arrays need about", needed, instead)
+    LocalPlace(settings.store.folder).require_space("the arrays need about", needed, instead)
 
 
 def _work(

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
+    from shardwright.engine.devices import Devices
     from shardwright.engine.pool import Death
+    from shardwright.engine.ray import Cluster
 
 Task = TypeVar("Task")
 Message = TypeVar("Message")
@@ -52,24 +54,5 @@ class Engine(Protocol):
         """
 
 
-class DeviceEngine(Protocol):
-    """A place for encoders: ``Devices`` of this machine, or ``RayDevices`` of a cluster."""
-
-    is_here: ClassVar[bool]  # whether its workers are processes of this machine
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Name the device of each worker."""
-
-    @property
-    def cores_each(self) -> int:
-        """Count the cores that each worker may use beside its device."""
-
-    def run(
-        self,
-        function: Callable[[str, Iterator[Task]], Iterator[Message | Done]],
-        tasks: Iterable[Task],
-        instead: Callable[[Task, Death], Task | None] | None = None,
-        warn: Callable[[str], None] | None = None,
-    ) -> Generator[Message, None, None]:
-        """Run the function once on each device, and yield what it yields, as ``Devices`` says."""
+# A place for encoders: of this machine, or of a cluster.
+DeviceEngine: TypeAlias = "Devices | Cluster"

@@ -59,7 +59,7 @@ class Share:
 
 
 class Actors:
-    """The workers of a run, by their places."""
+    """The workers of a run, by their places; a ``Crew``, as ``devices.Processes`` is."""
 
     grows = True
 

@@ -55,7 +55,7 @@ class Devices:
     A single device is this process's own.
     """
 
-    is_here: ClassVar = True
+    is_here: ClassVar = True  # whether its workers are processes of this machine
 
     names: tuple[str, ...]
 
@@ -155,9 +155,9 @@ class Process:
 
 
 class Processes:
-    """Processes of this machine, by their places; a ``Crew``."""
+    """Processes of this machine, by their places; a ``Crew``, as ``actors.Actors`` is."""
 
-    grows = False
+    grows = False  # whether other places may open when none is left
 
     def __init__(
         self, names: tuple[str, ...], advice: str = MEMORY, *, forks: Callable[[], bool] = bool
@@ -170,10 +170,12 @@ class Processes:
         self.poll = select.poll()
 
     def opened(self) -> Iterable[Seat]:
+        """Give the places that have opened since the last call."""
         places, self.unopened = self.unopened, []
         return places
 
     def start(self, place: Seat) -> None:
+        """Start a worker, and do not wait for it."""
         environment = os.environ | KEPT_MEMORY
         if place.device == "cpu" and self.cpus > 1:
             threads = str(max(1, cores() // self.cpus))
@@ -189,20 +191,24 @@ class Processes:
             raise ShardwrightError(what, fix=_LIMITS) from error
 
     def send(self, place: Seat, content: object) -> None:
+        """Send something to a worker; if it is dead, that is received next."""
         with suppress(BrokenPipeError, ConnectionResetError):
             self.processes[place].connection.send(content)
 
     def receive(self) -> Iterator[tuple[Seat, str, Any]]:
+        """Give what workers say, each with its kind; wait at most ``interrupts.POLL`` for it."""
         for fd, _ in self.poll.poll(interrupts.POLL * 1000):
             place = self.places[fd]
             kind, content = receive(self.processes[place].connection)
             yield place, kind, self._remove(place).end() if kind == DIED else content
 
     def stop(self, place: Seat) -> None:
+        """End a worker that is of no more use."""
         if place in self.processes:  # else it ended by itself
             self._remove(place).end()
 
     def close(self) -> None:
+        """End all workers, whatever they are doing."""
         kill([process.pid for process in self.processes.values()])
         for place in list(self.processes):
             self.stop(place)

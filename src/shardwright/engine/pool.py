@@ -25,12 +25,16 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import islice
-from typing import Any, Generic, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias
 
 from shardwright import interrupts
 from shardwright.engine import DONE, DeviceLostError, Done, Message, Task
 from shardwright.engine.local import DIED, FAILED, failure
 from shardwright.errors import ShardwrightError
+
+if TYPE_CHECKING:
+    from shardwright.engine.actors import Actors
+    from shardwright.engine.devices import Processes
 
 READY, WANT, LEFT = "ready", "want", "left"  # what else a worker sends
 LOST = "lost"  # what is received of one whose place is gone with it, and why
@@ -82,30 +86,8 @@ class Seat:
     deaths: int = 0  # in a row, of workers that had drawn no task
 
 
-class Crew(Protocol):
-    """Starts workers, at most one on a place, and carries what they and the driver say."""
-
-    @property
-    def grows(self) -> bool:
-        """Whether other places may open when none is left."""
-
-    def opened(self) -> Iterable[Seat]:
-        """Give the places that have opened since the last call."""
-
-    def start(self, place: Seat) -> None:
-        """Start a worker, and do not wait for it."""
-
-    def send(self, place: Seat, content: object) -> None:
-        """Send something to a worker; if it is dead, that is received next."""
-
-    def receive(self) -> Iterator[tuple[Seat, str, Any]]:
-        """Give what workers say, each with its kind; wait at most ``interrupts.POLL`` for it."""
-
-    def stop(self, place: Seat) -> None:
-        """End a worker that is of no more use."""
-
-    def close(self) -> None:
-        """End all workers, whatever they are doing."""
+# Starts workers, at most one on a place, and carries what they and the driver say.
+Crew: TypeAlias = "Processes | Actors"
 
 
 def run_on(

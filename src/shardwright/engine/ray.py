@@ -1,8 +1,8 @@
 """A Ray cluster as an engine: for encoders on its GPUs, and for tasks on its cores.
 
-``connect`` gives a ``Cluster``: what its nodes must have in common is checked there, ``devices`` is
-what ``Devices`` is on one machine, and ``tasks`` is what ``Local`` is. Ray is imported only here
-and in ``nodes`` and ``actors``, when it is used.
+``connect`` gives a ``Cluster``, which is what ``Devices`` is on one machine, and checks what its
+nodes must have in common; its ``tasks`` is what ``Local`` is. Ray is imported only here and in
+``nodes`` and ``actors``, when it is used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shardwright.errors import MissingExtraError, ShardwrightError, UsageError
 from shardwright.storage.urls import Location
 from shardwright.validate import as_text, require_known
 
-__all__ = ["Cluster", "Ray", "RayDevices", "RayTasks"]
+__all__ = ["Cluster", "Ray", "RayTasks"]
 
 _DEVICE = re.compile(r"auto|cuda|cpu(?::([1-9]\d*))?")
 _ANSWER = 10  # seconds for a cluster to answer
@@ -127,21 +127,21 @@ def tasks_on(
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that is connected; its nodes have the version of this program."""
+    """A cluster that is connected: an engine of one worker for each device, as ``Devices`` is.
+
+    Its nodes have the version of this program.
+    """
+
+    is_here: ClassVar = False
 
     nodes: Nodes
     share: Share
     warn: Callable[[str], None]
 
     @property
-    def devices(self) -> RayDevices:
-        """Give its devices, for encoders."""
-        return RayDevices(self.nodes, self.share, self.warn)
-
-    @property
     def tasks(self) -> RayTasks:
         """Give its cores, for tasks; an ``Engine``."""
-        return RayTasks(RayDevices(self.nodes, Share("cpu"), self.warn))
+        return RayTasks(Cluster(self.nodes, Share("cpu"), self.warn))
 
     def require_same(self, what: str, function: Callable[[], object]) -> None:
         """Check that a function gives the same on all nodes as here: a digest of the recipe."""
@@ -154,17 +154,6 @@ class Cluster:
     def require_readable(self, paths: Sequence[Location]) -> None:
         """Check that all nodes have some files or folders."""
         self.nodes.require(partial(require_readable, [path.absolute() for path in paths]))
-
-
-@dataclass(frozen=True)
-class RayDevices:
-    """An engine of one worker for each device of a cluster; see ``Devices``."""
-
-    is_here: ClassVar = False
-
-    nodes: Nodes
-    share: Share
-    warn: Callable[[str], None]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -218,7 +207,7 @@ class RayTasks:
     come twice.
     """
 
-    devices: RayDevices
+    cluster: Cluster
 
     def run(
         self,
@@ -228,7 +217,7 @@ class RayTasks:
     ) -> Generator[Message, None, None]:
         """Run each task on a core of some node."""
         finished: set[int] = set()
-        with closing(self.devices.run(_OnCores(function), enumerate(tasks))) as found:
+        with closing(self.cluster.run(_OnCores(function), enumerate(tasks))) as found:
             for number, messages in found:
                 if number not in finished:  # else its worker was lost right after
                     finished.add(number)

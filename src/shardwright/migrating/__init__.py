@@ -12,7 +12,7 @@ from shardwright.entry import entry
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.progress import Progress
 from shardwright.storage.files import absence
-from shardwright.storage.local import require_writable
+from shardwright.storage.local import LocalPlace
 from shardwright.summary import Summary
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def migrate(
         raise UsageError("holds shards", path=derived, fix="give the store, or a new folder")
     engine = Local.of(workers)
     for folder in (derived, path.parent):
-        require_writable(folder)
+        LocalPlace(folder).require_writable()
     summary = run(store, backup, dry_run, engine, progress or Progress())
     summary.seconds = round(time.monotonic() - started, 3)
     return summary

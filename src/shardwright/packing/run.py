@@ -40,7 +40,6 @@ from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import Unfinished
 from shardwright.shards.format.names import existing_buckets
 from shardwright.shards.format.parts import is_packed, parts_of
-from shardwright.storage.local import require_space, require_writable
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import is_within, relative_name
 from shardwright.store import provenance
@@ -64,10 +63,10 @@ def run(request: Request, progress: Progress) -> PackSummary:
     store, output, engine = request.store, request.output_dir, request.engine
     require_inputs(store)
     _require_own_folder(request)
-    require_writable(output)
+    place_at(output).require_writable()
     split, targets = _targets(request)
     for target in targets:
-        require_writable(target.folder)
+        place_at(target.folder).require_writable()
         if not request.dry_run:
             place_at(target.folder).require_unlocked()
     starts = _starts(request, targets)
@@ -216,7 +215,7 @@ def _obstacle(
         if jobs and not request.ignore_space:
             needed = sum(shard.bytes for job in jobs for shard in job.todo)
             fewer = "pack fewer with --limit or --bucket, "
-            require_space(output, "the shards need", needed, fewer)
+            place_at(output).require_space("the shards need", needed, fewer)
     except (ShardExistsError, ProvenanceError, OutdatedError, NoSpaceError) as error:
         if not request.dry_run:
             raise

@@ -115,23 +115,20 @@ def begins(data: bytes) -> str:
 
 def read(place: Extent) -> bytes:
     """Read all bytes."""
-    if isinstance(place, str):
-        return _get(place) if is_url(place) else regular.read(place)
-    if len(place.data) == place.size:
-        return place.data
-    with _opened(place) as part:
-        return part.readall()
+    return begin(place, None)
 
 
-def begin(place: Extent, count: int) -> bytes:
-    """Read the first bytes."""
+def begin(place: Extent, count: int | None) -> bytes:
+    """Read the first bytes, or all."""
     if isinstance(place, str):
         if is_url(place):
             return _get(place, 0, count)
         with regular.unbuffered(place) as file:
             return file.read(count)
+    if len(place.data) == place.size:
+        return place.data[:count]
     with _opened(place) as part:
-        return part.read(count) or b""
+        return part.readall() if count is None else part.read(count) or b""
 
 
 @contextmanager
@@ -179,10 +176,10 @@ class _FarFile(RemoteFile):
             return super()._get(offset, size, stop)
 
 
-def tar_file(path: str, size: int) -> TarFile:
-    """Open a tar, of which all headers are read."""
+def tar_file(path: str, size: int, start: int = 0, data: bytes = b"") -> TarFile:
+    """Open a tar, of which all headers are read; ``data`` is what is known from a start on."""
     if is_url(path):
-        return _FarFile(Url(path), size, least=_LEAST)
+        return _FarFile(Url(path), size, start, data, least=_LEAST)
     return LocalFile(path)
 
 
@@ -203,10 +200,8 @@ def _get(path: str, offset: int = 0, size: int | None = None) -> bytes:
 
 
 def _opened(part: Part) -> _Window:
-    if is_url(part.path):
-        end = part.offset + part.size
-        return _Window(part, _FarFile(Url(part.path), end, part.offset, part.data, least=_LEAST))
-    return _Window(part, LocalFile(part.path))
+    end = part.offset + part.size
+    return _Window(part, tar_file(part.path, end, part.offset, part.data))
 
 
 class _Window(io.RawIOBase):

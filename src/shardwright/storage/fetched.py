@@ -8,11 +8,8 @@ samples at the same places and other contents.
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Any, TypeAlias
 
 from shardwright.errors import (
@@ -23,12 +20,12 @@ from shardwright.errors import (
     UsageError,
 )
 from shardwright.storage import urls
+from shardwright.storage.ahead import Ahead
 from shardwright.storage.cache import Cache
-from shardwright.storage.objects import LATER, NOW, pool, together, without_secrets
+from shardwright.storage.objects import together, without_secrets
 from shardwright.storage.pieces import Folder, MappedFolder, Piece, Stamp, merge
 from shardwright.storage.urls import Location, Url
 
-AHEAD_BYTES = 1 << 28  # that a folder holds at most before they are asked for
 _GAP = 1 << 16  # bytes that are faster to fetch than a second request
 _PACKAGES = {"az": "adlfs", "gs": "gcsfs"}  # that fsspec needs
 
@@ -57,7 +54,7 @@ class FetchedFolder:
         self.name = without_secrets(self._url)
         self._options, self._forks = dict(options), forks
         self._cache = cache
-        self._opened: tuple[int, Read, Ahead | None] | None = None
+        self._opened: tuple[int, Read, Ahead[Piece, memoryview] | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_opened": None}  # another process connects for itself
@@ -114,7 +111,7 @@ class FetchedFolder:
             raise DamageError("is shorter than its index says", path=name, fix=_COPY)
         return data
 
-    def _open(self) -> tuple[Read, Ahead | None]:
+    def _open(self) -> tuple[Read, Ahead[Piece, memoryview] | None]:
         """Connect; what reads belongs to this process, as a fork cannot use its connections."""
         if self._opened is None or self._opened[0] != os.getpid():
             # Our client of Azure and Google hangs in a forked process.
@@ -123,7 +120,7 @@ class FetchedFolder:
                 read, many = _by_our_client(Url(self._url)), True
             else:
                 read, many = _by_fsspec(self._url, self._options)
-            self._opened = os.getpid(), read, Ahead(self._get) if many else None
+            self._opened = os.getpid(), read, Ahead[Piece, memoryview](self._get) if many else None
         return self._opened[1:]
 
 
@@ -198,57 +195,3 @@ def _by_fsspec(url: str, options: Mapping[str, Any]) -> tuple[Read, bool]:
         return data
 
     return read, bool(system.async_impl)  # others may have but one connection
-
-
-class Ahead:
-    """Pieces that were announced, as far as they fit into ``AHEAD_BYTES``, in this process."""
-
-    def __init__(self, get: Callable[[Piece], memoryview]) -> None:
-        self._get, self._lock = get, Lock()
-        self._waiting: deque[Piece] = deque()  # for room
-        self._started: dict[Piece, list[Future[memoryview]]] = {}  # as often as announced
-        self._held = 0
-
-    def announce(self, pieces: Iterable[Piece]) -> None:
-        """Begin to fetch pieces, each once for every time that it is announced."""
-        with self._lock:
-            self._waiting.extend(pieces)
-            self._start()
-
-    def forget(self, pieces: Iterable[Piece]) -> None:
-        """Drop pieces that were announced and are not asked for any more."""
-        with self._lock:
-            for future in filter(None, map(self._take, pieces)):
-                future.cancel()
-            self._start()
-
-    def fetch(self, pieces: Sequence[Piece]) -> list[memoryview]:
-        """Give pieces; raise what their fetching raised."""
-        with self._lock:
-            taken = [self._take(piece) or self._begin(piece, NOW) for piece in pieces]
-            self._start()
-        return [future.result() for future in taken]
-
-    def _start(self) -> None:
-        while self._waiting:
-            size = self._waiting[0].size
-            if self._held and self._held + size > AHEAD_BYTES:
-                return
-            piece = self._waiting.popleft()
-            self._held += size
-            self._started.setdefault(piece, []).append(self._begin(piece, LATER))
-
-    def _begin(self, piece: Piece, urgency: int) -> Future[memoryview]:
-        return pool().submit(lambda: self._get(piece), urgency)
-
-    def _take(self, piece: Piece) -> Future[memoryview] | None:
-        futures = self._started.get(piece)
-        if futures is None:
-            if piece in self._waiting:
-                self._waiting.remove(piece)
-            return None
-        future = futures.pop(0)
-        if not futures:
-            del self._started[piece]
-        self._held -= piece.size
-        return future

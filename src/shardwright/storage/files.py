@@ -229,14 +229,6 @@ def prepare(path: Location, data: bytes) -> None:
             file.seal(len(data))
 
 
-def claim(path: Location, data: bytes) -> bool:
-    """Write a file, and give False if it was there already, where no lock keeps others out."""
-    if isinstance(path, Url):
-        return path.create(data)
-    write(path, data)
-    return True
-
-
 def keep(path: Path, name: Path) -> None:
     """Give a file a second name, under which it stays when it is replaced.
 

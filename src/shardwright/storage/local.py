@@ -22,7 +22,6 @@ from shardwright.progress import size
 from shardwright.storage import files
 from shardwright.storage.files import NewFile
 from shardwright.storage.sinks import Hasher
-from shardwright.storage.urls import Location, Url
 
 BUFFER = 1 << 18  # bytes read at a time: few enough to stay in the CPU cache while hashed
 _KEPT = 64  # buffers, 16 MiB: more than most samples have
@@ -76,6 +75,10 @@ class LocalFile:
         """Read nothing: whoever needs it later reads it as fast."""
         return b""
 
+    def in_one_pass(self) -> Self:
+        """Give the file to look through: what is asked for again is read again as fast."""
+        return self
+
 
 class OnePass:
     """A file that is read once from its start to its end, whatever is asked of it, and hashed.
@@ -110,11 +113,6 @@ class OnePass:
             self._kept.pop(number - _KEPT, None)
             if len(data) < BUFFER:  # the file may have become shorter
                 self.size = self.done
-
-
-def in_one_pass(file: Readable) -> Readable:
-    """Give a file to look through: one at a URL in one pass, a local one as it is."""
-    return file if isinstance(file, LocalFile) else OnePass(file)
 
 
 @dataclass(frozen=True)
@@ -214,9 +212,35 @@ class LocalPlace:
     def abandon(self, names: Collection[str] | None = None) -> None:
         """Do nothing: the next run here removes what is half written."""
 
+    def write(self, name: str, data: bytes, condition: str | None = None) -> str:
+        """Write a file; ``condition`` is ignored, and there is no etag, as in ``publish``."""
+        files.write(self.folder / name, data)
+        return ""
+
+    def claim(self, name: str, data: bytes) -> bool:
+        """Write a file, whatever is there: a lock keeps others out."""
+        files.write(self.folder / name, data)
+        return True
+
+    def etag(self, name: str) -> str:
+        """Give nothing to compare: a lock keeps others from replacing files."""
+        return ""
+
+    def etags(self) -> dict[str, str]:
+        """Name none, for the same reason."""
+        return {}
+
     def replaced(self, etags: Mapping[str, str]) -> frozenset[str]:
-        """Name none: a lock keeps others from replacing files."""
+        """Name none, for the same reason."""
         return frozenset()
+
+    def remove_all(self, keep: Collection[str] = ()) -> None:
+        """Remove all files below, except those of some names, and the folders that are empty."""
+        for path in sorted(self.folder.rglob("*")):
+            check()
+            if path.name not in keep and (path.is_symlink() or path.is_file()):
+                files.remove(path)
+        files.remove_empty_folders(self.folder)
 
     def sizes(self, names: Sequence[str]) -> dict[str, int]:
         """Give the sizes of those of some files that are there."""
@@ -267,25 +291,30 @@ class LocalPlace:
     def require_conditions(self) -> None:
         """Do nothing: a lock keeps writers apart."""
 
-    def nearest(self, name: str) -> Path:
+    def require_writable(self) -> None:
+        """Raise before any work if the folder cannot be made or written to."""
+        there = self.nearest()
+        if not there.is_dir():
+            raise UsageError("is not a folder", path=there, fix="give another to write to")
+        if not os.access(there, os.W_OK | os.X_OK) or not _takes_files(there):
+            fix = "change its permissions, or give another folder"
+            raise StorageError("cannot write to this folder", path=there, fix=fix)
+
+    def require_space(self, what: str, needed: int, instead: str = "") -> None:
+        """Raise if the disk has less free space than needed."""
+        if needed > (free := self.free_bytes()):
+            what = f"{what} {size(needed)} and the disk has {size(free)} free"
+            fix = f"make room, {instead}or continue with --ignore-space"
+            raise NoSpaceError(what, path=self.folder, fix=fix)
+
+    def nearest(self, name: str = "") -> Path:
         """Give a folder below this one, or the nearest above it that is there."""
-        return _existing(self.folder / name)
+        folder = self.folder / name
+        return next((path for path in (folder, *folder.parents) if os.path.exists(path)), Path())
 
     def free_bytes(self) -> int:
         """Count the free bytes in the folder, or where it would be made."""
-        return shutil.disk_usage(_existing(self.folder)).free
-
-
-def require_writable(folder: Location) -> None:
-    """Raise before any work if a folder cannot be made or written to; a URL is tried otherwise."""
-    if isinstance(folder, Url):
-        return
-    there = _existing(folder)
-    if not there.is_dir():
-        raise UsageError("is not a folder", path=there, fix="give another to write to")
-    if not os.access(there, os.W_OK | os.X_OK) or not _takes_files(there):
-        fix = "change its permissions, or give another folder"
-        raise StorageError("cannot write to this folder", path=there, fix=fix)
+        return shutil.disk_usage(self.nearest()).free
 
 
 def _takes_files(folder: Path) -> bool:
@@ -299,16 +328,3 @@ def _takes_files(folder: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def require_space(folder: Location, what: str, needed: int, instead: str = "") -> None:
-    """Raise if the disk has less free space than needed; an object store has no limit."""
-    if isinstance(folder, Path) and needed > (free := LocalPlace(folder).free_bytes()):
-        what = f"{what} {size(needed)} and the disk has {size(free)} free"
-        fix = f"make room, {instead}or continue with --ignore-space"
-        raise NoSpaceError(what, path=folder, fix=fix)
-
-
-def _existing(folder: Path) -> Path:
-    """Give the folder, or the nearest above it that exists."""
-    return next((place for place in (folder, *folder.parents) if os.path.exists(place)), Path())

@@ -55,15 +55,8 @@ def forms(path: Location | str) -> list[str]:
 
 def above(path: str) -> Iterator[str]:
     """Name a folder and each one above it, up to the root or the bucket."""
-    if is_url(path):
-        folder = Url(path)
-        while folder.key:
-            yield str(folder)
-            folder = folder.parent
-        yield str(folder)
-        return
     yield path
-    while (upper := os.path.dirname(path)) != path:
+    while (upper := os.path.dirname(path)) != path and is_url(upper) == is_url(path):
         yield upper
         path = upper
 

@@ -6,6 +6,7 @@ It is invisible until ``publish`` completes it.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,16 +20,17 @@ from typing import TYPE_CHECKING, Self
 from shardwright.errors import StorageError
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
-from shardwright.storage.local import Found, Item, Result
+from shardwright.storage.ahead import Ahead, Span
+from shardwright.storage.local import Found, Item, OnePass, Result
 from shardwright.storage.objects import (
-    LATER,
-    NOW,
+    MOST_DELETED,
+    NEW,
+    ConditionError,
     NoUploadError,
     Part,
     PassingError,
     RefusedError,
     awaited,
-    pool,
     together,
     tried,
 )
@@ -67,9 +69,9 @@ class RemoteFile:
         self.size = url.stat().st_size if size is None else size
         self._start, self._data = start, data
         self._least = self._ahead = least
-        self._base = 0  # where the first block begins
-        self._blocks: dict[int, Future[bytes]] = {}
         self._closed = Event()
+        self._following: list[Span] = []  # that were announced
+        self._fetching = Ahead[Span, bytes](lambda span: self._get(*span, self._closed))
 
     def __enter__(self) -> Self:
         return self
@@ -80,7 +82,7 @@ class RemoteFile:
     def close(self) -> None:
         """Stop reading ahead."""
         self._closed.set()
-        self._drop(self._blocks)
+        self._forget()
 
     def pread(self, offset: int, size: int) -> bytes:
         """Read some bytes; fewer only at the end."""
@@ -97,30 +99,32 @@ class RemoteFile:
         """Read some bytes that are needed later, when they would take a request of their own."""
         return self.pread(offset, size)
 
+    def in_one_pass(self) -> OnePass:
+        """Give the file to look through: all of it is fetched once, in ranges ahead."""
+        return OnePass(self)
+
     def _read(self, offset: int, size: int) -> tuple[int, bytes]:
         """Read some bytes, and what follows as far as it will be asked for; give its start."""
         if self._ahead < _BLOCK or size > _AHEAD * _BLOCK:
-            self._drop(self._blocks)
+            self._forget()
             return offset, self._get(offset, min(max(size, self._ahead), self.size - offset))
-        if not self._blocks:
-            self._base = offset
-        first, last = ((at - self._base) // _BLOCK for at in (offset, offset + size - 1))
-        self._drop(range(first))
-        behind = min(first + _AHEAD, -((self._base - self.size) // _BLOCK))
-        for number in range(first, max(last + 1, behind)):
-            if number not in self._blocks:
-                urgency = NOW if number <= last else LATER
-                self._blocks[number] = pool().submit(partial(self._block, number), urgency)
-        found = [awaited(self._blocks[number]) for number in range(first, last + 1)]
-        return self._base + first * _BLOCK, b"".join(found)
+        here = self._data[offset - self._start :]
+        end, following = offset + size, self._following
+        known = sum(following[-1]) if following else offset + len(here)
+        most = _AHEAD - bool(here)  # what was read last is one of them
+        while known < self.size and (known < end or len(following) < most):
+            following.append(Span(known, min(_BLOCK, self.size - known)))
+            if known >= end:
+                self._fetching.announce(following[-1:])
+            known += following[-1].size
+        needed = [span for span in following if span.offset < end]
+        found = self._fetching.fetch(needed)
+        del following[: len(needed)]  # only now: what failed may be asked for again
+        return needed[0].offset - len(here), b"".join([here, *found])
 
-    def _drop(self, numbers: Iterable[int]) -> None:
-        for number in self._blocks.keys() & set(numbers):
-            self._blocks.pop(number).cancel()
-
-    def _block(self, number: int) -> bytes:
-        start = self._base + number * _BLOCK
-        return self._get(start, min(_BLOCK, self.size - start), self._closed)
+    def _forget(self) -> None:
+        self._fetching.forget(self._following)
+        self._following = []
 
     def _get(self, offset: int, size: int, stop: Event | None = None) -> bytes:
         return self._url.read_range(offset, size, stop)
@@ -323,10 +327,39 @@ class RemotePlace:
             return 0
         return sum(together(lambda each: tried(lambda: abort(each), where), uploads))
 
+    def write(self, name: str, data: bytes, condition: str | None = None) -> str:
+        """Write a file, and give its etag; raise ConditionError if it is not as demanded."""
+        return (self.folder / name).write(data, condition)
+
+    def claim(self, name: str, data: bytes) -> bool:
+        """Write a file if it does not exist; say whether it did not."""
+        try:
+            self.write(name, data, NEW)
+        except ConditionError:
+            return False
+        return True
+
+    def etag(self, name: str) -> str:
+        """Give the etag of a file, as a condition; NEW if it is not there."""
+        found = (self.folder / name).head()
+        return found.etag if found else NEW
+
+    def etags(self) -> dict[str, str]:
+        """Give the etags of all files, in one listing."""
+        return {name: found.etag for name, found in self.folder.walk()}
+
     def replaced(self, etags: Mapping[str, str]) -> frozenset[str]:
         """Name the files that others have replaced since they were sent."""
-        there = {name: found.etag for name, found in self.folder.walk()} if etags else {}
+        there = self.etags() if etags else {}
         return frozenset(name for name, etag in etags.items() if there.get(name) != etag)
+
+    def remove_all(self, keep: Collection[str] = ()) -> None:
+        """Remove all files below, except those of some names."""
+        objects, there = self.folder.objects, self.folder.walk()
+        keys = [found.key for name, found in there if os.path.basename(name) not in keep]
+        for start in range(0, len(keys), MOST_DELETED):
+            some = keys[start : start + MOST_DELETED]
+            tried(partial(objects.delete, some), str(self.folder))
 
     def sizes(self, names: Sequence[str]) -> dict[str, int]:
         """Give the sizes of those of some files that are there, in one listing."""
@@ -349,6 +382,12 @@ class RemotePlace:
         from shardwright.storage.probe import require_conditions  # which needs this module
 
         require_conditions(self.folder)
+
+    def require_writable(self) -> None:
+        """Do nothing: a command tries it out when it begins to write."""
+
+    def require_space(self, what: str, needed: int, instead: str = "") -> None:
+        """Do nothing: a store has no limit."""
 
     def nearest(self, name: str) -> Url:
         """Give a folder below this one: there is no need to make it."""

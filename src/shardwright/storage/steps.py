@@ -22,6 +22,7 @@ from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.storage import files
 from shardwright.storage.files import NewFile
+from shardwright.storage.local import LocalPlace
 from shardwright.storage.paths import is_below, require_names
 from shardwright.storage.urls import is_within
 
@@ -177,7 +178,7 @@ def _do(folder: Path) -> None:
                     changed[new.parent] = None
         elif step.target.endswith("/"):
             _sync(changed)  # with the names of what was in it
-            _remove_all(target)
+            LocalPlace(target).remove_all()
         else:
             files.remove(target)
             changed[target.parent] = None
@@ -196,14 +197,6 @@ def _path(folder: Path, name: str) -> Path:
     if name.startswith("../"):  # from where the folder really is
         return Path(os.path.normpath(os.path.join(os.path.realpath(folder), name)))
     return folder / name
-
-
-def _remove_all(folder: Path) -> None:
-    for path in sorted(folder.rglob("*")):
-        check()
-        if path.is_symlink() or path.is_file():
-            files.remove(path)
-    files.remove_empty_folders(folder)
 
 
 def _steps(folder: Path) -> Iterator[_Step]:

@@ -9,17 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Event, Lock
-from typing import TypeAlias, overload
+from typing import TypeAlias, TypeVar
 
 from shardwright.errors import MissingExtraError, StorageError, UsageError
 from shardwright.storage.objects import (
-    MOST_DELETED,
-    NEW,
     ConditionError,
     Object,
     ObjectStore,
@@ -175,32 +173,16 @@ class Url:
 
         return tried(put, self.text)
 
-    def create(self, data: bytes) -> bool:
-        """Write the file if it does not exist; say whether it did not."""
-        try:
-            self.write(data, NEW)
-        except ConditionError:
-            return False
-        return True
-
-    def remove_below(self, keep: Collection[str]) -> None:
-        """Remove all files below, except some by their names."""
-        keys = [found.key for name, found in self.walk() if os.path.basename(name) not in keep]
-        for start in range(0, len(keys), MOST_DELETED):
-            self._delete(keys[start : start + MOST_DELETED])
-
     def remove(self) -> None:
         """Remove the file, if it is there."""
-        self._delete([self.key])
-
-    def _delete(self, keys: Sequence[str]) -> None:
-        tried(lambda: self.objects.delete(keys), self.text)
+        tried(lambda: self.objects.delete([self.key]), self.text)
 
     def _missing(self) -> FileNotFoundError:
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.text)
 
 
 Location: TypeAlias = Path | Url
+At = TypeVar("At", Path, Url, Path | Url)  # what is made of a place is where that is
 
 
 def is_url(text: str) -> bool:
@@ -232,20 +214,11 @@ def local(place: Location) -> Path:
     return place
 
 
-def remote(place: Location) -> Url:
-    """Give a URL, for what is done only at an object store."""
-    if isinstance(place, Path):
-        raise UsageError("is not a URL", path=place)
-    return place
-
-
-@overload
-def resolved(place: Path) -> Path: ...
-@overload
-def resolved(place: Location) -> Location: ...
-def resolved(place: Location) -> Location:
+def resolved(place: At) -> At:
     """Follow links; unlike ``Path.resolve``, also those that lead to themselves."""
-    return place if isinstance(place, Url) else Path(os.path.realpath(place))
+    if isinstance(place, Url):
+        return place
+    return Path(os.path.realpath(place))
 
 
 def is_within(place: Location, folder: Location) -> bool:

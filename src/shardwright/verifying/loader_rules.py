@@ -21,7 +21,7 @@ from shardwright.shards.loaders import indexes as loader_indexes
 from shardwright.shards.loaders.indexes import CARD_NAME, LOADERS, Packed
 from shardwright.storage import files
 from shardwright.storage.files import explained
-from shardwright.storage.local import Readable, in_one_pass
+from shardwright.storage.local import Readable
 from shardwright.storage.place import place_at
 from shardwright.storage.urls import Location, names_below
 from shardwright.store.commands import command
@@ -104,7 +104,7 @@ def check_loaders(folder: Location, progress: Progress) -> list[LoaderCheck]:
     check = Check()
     for shard in shards:
         with explained(folder / shard), place_at(folder).open(shard) as file:
-            check.shard(in_one_pass(file), shard)
+            check.shard(file.in_one_pass(), shard)
         progress.advance(1)
     if not _has_card(folder):
         for path in visible:

@@ -24,7 +24,8 @@ from shardwright.shards.format.index import Head, ShardIndex
 from shardwright.shards.format.keys import key, keys
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.tarread import Fault
-from shardwright.storage.local import BUFFER, OnePass, Readable, in_one_pass
+from shardwright.storage.extents import TarFile
+from shardwright.storage.local import BUFFER, OnePass, Readable
 from shardwright.storage.objects import Object
 from shardwright.storage.place import Place
 from shardwright.store.findings import NOT_COMPARED, OUTDATED, Finding
@@ -106,7 +107,7 @@ class Checker:
             seen.findings.append(fault.finding(task.path, f"make it readable, or {task.fix}"))
         yield seen
 
-    def _faults(self, file: Readable, task: ShardToCheck, seen: Seen) -> Iterator[int | Fault]:
+    def _faults(self, file: TarFile, task: ShardToCheck, seen: Seen) -> Iterator[int | Fault]:
         """Give the bytes read from time to time, and each fault."""
         seen.bytes = file.size
         shard, entry = None, task.entry
@@ -133,7 +134,7 @@ class Checker:
                 yield Fault("header_differs", "its first or last header is damaged")
             return
         if not self.read_data:
-            yield from chain.from_iterable(self._samples(in_one_pass(file), task, None, seen))
+            yield from chain.from_iterable(self._samples(file.in_one_pass(), task, None, seen))
             return
         recorded = (stated and stated.sha256) or (entry and entry.sha256)
         fast, secure = xxhash.xxh3_128(), hashlib.sha256()
@@ -158,7 +159,7 @@ class Checker:
                 return
             if written is not None:  # which the shard is not, after all
                 seen.keys.clear()
-                again = self._samples(in_one_pass(file), task, None, seen)
+                again = self._samples(file.in_one_pass(), task, None, seen)
                 faults = list(chain.from_iterable(again))
         elif stated and recorded and secure.hexdigest() != recorded:
             what = brief(f"its sha256 is {secure.hexdigest()}, but {recorded} is recorded")

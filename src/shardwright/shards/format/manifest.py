@@ -23,10 +23,10 @@ from shardwright.shards.format.empty import empty_members
 from shardwright.shards.format.names import bucket_folder, is_shard_path
 from shardwright.shards.format.tar import BLOCK
 from shardwright.storage import files
-from shardwright.storage.objects import NEW, ConditionError
+from shardwright.storage.objects import ConditionError
 from shardwright.storage.paths import require_names
 from shardwright.storage.place import place_at
-from shardwright.storage.urls import Location, joined, remote
+from shardwright.storage.urls import Location, joined
 from shardwright.store.commands import split_flags
 
 MANIFEST_NAME = "manifest.json"
@@ -251,20 +251,20 @@ def save_manifest(output_dir: Location, manifest: Manifest, *, adds: bool = True
 
     One that ``adds`` nothing has the same runs, of which something else is noted.
     """
-    path = output_dir / STATE_FOLDER / MANIFEST_NAME
-    if place_at(output_dir).can_replace:
-        files.write(path, _encode(manifest))
+    place, name = place_at(output_dir), f"{STATE_FOLDER}/{MANIFEST_NAME}"
+    if place.can_replace:
+        place.write(name, _encode(manifest))
         return
-    found = remote(path).head()
-    before, after = _plans(load_manifest(output_dir) if found else None), _plans(manifest)
+    etag = place.etag(name)
+    before, after = _plans(load_manifest(output_dir) if etag else None), _plans(manifest)
     if adds and before == after:  # a run of the same plan was faster
         return
     try:
         if before != (after[:-1] if adds else after):
             raise ConditionError
-        remote(path).write(_encode(manifest), found.etag if found else NEW)
+        place.write(name, _encode(manifest), etag)
     except ConditionError:
-        raise _written_to(path) from None
+        raise _written_to(output_dir / name) from None
 
 
 def save_unfinished(output_dir: Location, unfinished: Unfinished) -> bool:
@@ -272,8 +272,8 @@ def save_unfinished(output_dir: Location, unfinished: Unfinished) -> bool:
 
     Where no lock keeps others out, only if no other run has started.
     """
-    path = output_dir / STATE_FOLDER / UNFINISHED_NAME
-    while not files.claim(path, _encode(unfinished)):
+    place, name = place_at(output_dir), f"{STATE_FOLDER}/{UNFINISHED_NAME}"
+    while not place.claim(name, _encode(unfinished)):
         found = load_unfinished(output_dir)
         if found is None:  # it has just been removed
             continue
@@ -281,12 +281,12 @@ def save_unfinished(output_dir: Location, unfinished: Unfinished) -> bool:
             fix = "wait until it has finished, or give another --output-dir"
             raise LockedError("another run has begun here", path=output_dir, fix=fix)
         return False
-    if place_at(output_dir).can_replace:
+    if place.can_replace:
         return True
     before, done = _plans(unfinished.base), _plans(load_manifest(output_dir))
     resumed = not unfinished.is_build and done == [*before, unfinished.plan]  # a finished pack
     if done != before and not resumed:
-        files.remove(path)  # another run has finished since this one has looked
+        files.remove(output_dir / name)  # another run has finished since this one has looked
         raise _written_to(output_dir)
     return True
 

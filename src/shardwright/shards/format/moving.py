@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import overload
 
 import msgspec
 import xxhash
@@ -24,40 +23,30 @@ from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.names import bucket_folder, existing_buckets
 from shardwright.shards.format.records import records_name
 from shardwright.storage import files
-from shardwright.storage.urls import Location, Url, names
+from shardwright.storage.place import place_at
+from shardwright.storage.urls import At, Location, names
 
 STAGE_FOLDER = "build"
 _ATTEMPT = re.compile("[0-9a-f]{16}")
 _FIX = "build again with --overwrite"
 
 
-@overload
-def stage_of(output: Path) -> Path: ...
-@overload
-def stage_of(output: Url) -> Url: ...
-def stage_of(output: Location) -> Location:
+def stage_of(output: At) -> At:
     """Give the stage of an output folder."""
     return output / STATE_FOLDER / STAGE_FOLDER
 
 
-def remove_stage(output: Path) -> None:
+def remove_stage(output: Location) -> None:
     """Remove the stage with all that a build has left there."""
-    _remove_all(stage_of(output))
+    place_at(stage_of(output)).remove_all()
 
 
-def remove_attempts(output: Path, keep: Collection[str]) -> None:
+def remove_attempts(output: Location, keep: Collection[str]) -> None:
     """Remove what attempts at shards have left in the stage, except some attempts."""
     stage = stage_of(output)
     for name in names(stage):
         if _ATTEMPT.fullmatch(name) and name not in keep:
-            _remove_all(stage / name)
-
-
-def _remove_all(folder: Path) -> None:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            files.remove(path)
-    files.remove_empty_folders(folder)
+            place_at(stage / name).remove_all()
 
 
 def sync_stage(output: Path) -> None:
@@ -75,7 +64,7 @@ def sync_stage(output: Path) -> None:
             files.sync_folder(Path(path))
 
 
-def make_folders(output: Path, paths: Iterable[str]) -> None:
+def make_folders(output: Location, paths: Iterable[str]) -> None:
     """Make the folders of some shards, and of their indexes."""
     for path in paths:
         for name in (path, index_name(path)):

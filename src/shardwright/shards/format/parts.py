@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
-from typing import overload
 
 from shardwright.errors import DamageError, UsageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.recipes.split import Split
 from shardwright.shards.format import manifest
 from shardwright.shards.format.manifest import PackSettings
-from shardwright.storage.urls import Location, Url, names
+from shardwright.storage.urls import At, Location, names
 
 _NOTES = (manifest.MANIFEST_NAME, manifest.UNFINISHED_NAME)
 
@@ -66,20 +64,15 @@ def dropped_parts(output: Location) -> list[Location]:
     return [output / name for name, settings in below if not settings.split]
 
 
-@overload
-def parts_of(output: Path) -> dict[str, Path]: ...
-@overload
-def parts_of(output: Url) -> dict[str, Url]: ...
-@overload
-def parts_of(output: Location) -> Mapping[str, Location]: ...
-def parts_of(output: Location) -> Mapping[str, Location]:
-    """Give the folders of the parts of a split folder by name; none if it is not one.
+def parts_of(output: At) -> dict[str, At]:
+    """Give the folders of the parts of a split folder by name; none if it is not one."""
+    return {name: output / name for name in _names_of(output) if is_packed(output / name)}
 
-    A part whose manifest is damaged counts if another part names it.
-    """
+
+def _names_of(output: Location) -> Iterable[str]:
+    """Name the parts of a split folder; one whose manifest is damaged if another part names it."""
     splits = recorded_splits(output)
-    known = dict.fromkeys(name for split in splits.values() for name in (*split.names, *splits))
-    return {name: output / name for name in known if is_packed(output / name)}
+    return dict.fromkeys(name for split in splits.values() for name in (*split.names, *splits))
 
 
 def top_folder(folder: Location, settings: PackSettings) -> Location:
