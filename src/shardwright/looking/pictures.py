@@ -25,9 +25,9 @@ from shardwright.looking.sources import Source
 from shardwright.recipes import Component
 from shardwright.store.provenance import SRGB
 from shardwright.store.records import CROP, Record
+from shardwright.verifying.originals import ends_below
 
 THUMBNAIL, LARGE = 256, 1024  # pixels of the longer side
-_DEEPEST = 32  # folders of a path that are looked for elsewhere
 _PICTURES = ("jpg", "jpeg", "png", "webp")  # members of any tool
 _SCALES = (8, 4, 2)  # that a JPEG can be decoded at
 _CACHE = 1 << 26  # bytes of finished pictures
@@ -134,9 +134,7 @@ class Previews:
             if self.source.is_trusted:  # a stranger's record may name any file
                 yield path
             return
-        names = [name for name in path.split("/") if name not in ("", "..", ".")][-_DEEPEST:]
-        for start in range(len(names)):  # the longest path that is there is the most certain
-            yield str(self._folder.joinpath(*names[start:]))
+        yield from ends_below(self._folder, path)
 
     def _thumbnail(self, number: int, latent: bool) -> bytes | None:
         found = None if latent else self._framed(number, THUMBNAIL)

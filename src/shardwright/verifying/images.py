@@ -7,12 +7,10 @@ what cannot be compared, because there is no image, is no damage.
 from __future__ import annotations
 
 import os
-import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,13 +20,13 @@ from shardwright.deriving.captions import CAPTION
 from shardwright.deriving.prepare import Sample
 from shardwright.deriving.results import Results
 from shardwright.deriving.sources import Source
-from shardwright.errors import DamageError, ShardwrightError, StorageError, UsageError
+from shardwright.errors import ShardwrightError, StorageError, UsageError
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.packing.outdated import newer
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import JSON_SUFFIX, RecipeFile
-from shardwright.shards.format import index, manifest
+from shardwright.shards.format import index
 from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.record_members import mask_member
@@ -41,10 +39,10 @@ from shardwright.store.findings import IMAGE_DIFFERS, NOT_COMPARED, OUTDATED, Fi
 from shardwright.store.records import CROP, BadRecordError, Record
 from shardwright.text import shown
 from shardwright.verifying import originals
+from shardwright.verifying.folder import Folder
 from shardwright.verifying.originals import Wanted, path_of
 from shardwright.verifying.remaking import Made, Remaker, difference, made_by
 
-_MOST = 100  # findings per shard
 _DAMAGED = "its data is damaged"
 _RESTORE = "restore it from a copy, or write it again with --overwrite"
 
@@ -97,12 +95,12 @@ class _Picked(Sample):
 class Recomputing:
     """The samples that are to be recomputed, and the encoders for it, before anything is checked.
 
-    ``parts`` are the shard folders by the names of their parts, or the only one by a blank name.
+    ``folders`` are the shard folder, or the parts of a split.
     """
 
     def __init__(
         self,
-        parts: Mapping[str, Location],
+        folders: Iterable[Folder],
         images: Path,
         samples: int,
         file: RecipeFile,
@@ -112,11 +110,10 @@ class Recomputing:
         originals.require_images(images)
         self._images, self._device, self._progress = images, device, progress
         self._findings = list[Finding]()
-        self._listed = Counter[str]()  # findings, by shard
         self._failed: dict[str, list[str]] = {}  # by reason: images
         self._recomputed = self._outdated = 0  # samples
         self._not_compared = 0  # members
-        shards = [shard for name, folder in parts.items() for shard in _shards(name, folder)]
+        shards = [shard for folder in folders for shard in _shards(folder)]
         self._picks = self._found(self._chosen(shards, samples))
         self._remakers: list[tuple[Made, Remaker]] = []
         shared: dict[Any, Any] = {}
@@ -126,9 +123,8 @@ class Recomputing:
                 remaker = Remaker(made, file, device, shared, pick.shard.folder)
                 self._remakers.append((made, remaker))
 
-    def compare(self, report: VerifyReport) -> VerifyReport:
+    def compare(self, report: VerifyReport) -> None:
         """Recompute the samples, and add what differs to a report."""
-        started = time.monotonic()
         if report.read_data:  # which has found damaged data already
             self._findings.clear()
         self._progress.phase("recompute", len(self._picks), "samples")
@@ -141,14 +137,10 @@ class Recomputing:
                 self._progress.advance(1)
         self._sum_up()
         self._progress.note(f"{quantity(self._recomputed, 'samples')} compared")
-        return replace(
-            report,
-            findings=[*report.findings, *self._findings],
-            seconds=round(report.seconds + time.monotonic() - started, 3),
-            outdated=report.outdated + self._outdated,
-            not_compared=report.not_compared + self._not_compared,
-            recomputed=self._recomputed,
-        )
+        report.findings += self._findings
+        report.outdated += self._outdated
+        report.not_compared += self._not_compared
+        report.recomputed = self._recomputed
 
     def _chosen(self, shards: Sequence[_Shard], count: int) -> Iterator[_Pick]:
         """Choose samples evenly over all shards."""
@@ -190,7 +182,7 @@ class Recomputing:
         chosen, found = list(picks), list[_Pick]()
         wanted = [pick.wanted for pick in chosen]
         named = [image for image in wanted if image.path]
-        there = originals.find(self._images, named, self._progress)
+        there = originals.find(self._images, named)
         for pick, image in zip(chosen, wanted, strict=True):
             if image.path in there:
                 found.append(pick._replace(place=there[image.path]))
@@ -199,13 +191,8 @@ class Recomputing:
         return found
 
     def _add(self, pick: _Pick, fault: Fault, fix: str) -> None:
-        """List a fault, unless there are too many."""
-        name = pick.shard.name
-        self._listed[name] += 1
-        if self._listed[name] == _MOST:
-            fault = Fault("more", "has more faults than are listed", damage=fault.damage)
-        if self._listed[name] <= _MOST:
-            self._findings.append(fault._replace(sample=pick.image_id).finding(name, fix))
+        named = fault._replace(sample=pick.image_id)
+        self._findings.append(named.finding(pick.shard.name, fix))
 
     def _leave_out(self, shard: _Shard, reason: str, image: str) -> None:
         self._failed.setdefault(reason, []).append(image)
@@ -261,19 +248,20 @@ class Recomputing:
             self._findings.append(Finding(NOT_COMPARED, images, None, what, fix, damage=False))
 
 
-def _shards(part: str, folder: Location) -> Iterator[_Shard]:
+def _shards(folder: Folder) -> Iterator[_Shard]:
     """List the shards of a folder, by path; none if its manifest cannot be used."""
-    done = None
-    with suppress(DamageError):  # reported by the check of the folder
-        done = manifest.load_manifest(folder)
-        if done is None and not (folder / STATE_FOLDER / manifest.UNFINISHED_NAME).is_file():
+    done = folder.packed
+    if done is None:
+        damaged = any(one.kind == "manifest_damaged" for one in folder.findings)
+        if not (damaged or folder.unfinished):
             what = "has no manifest, so it is not known how its samples were made"
             fix = f"copy {STATE_FOLDER} along with the shards, or leave out --against"
-            raise UsageError(what, path=folder, fix=fix)
-    runs = [(made_by(done, run), run.is_build) for run in done.runs] if done else []
-    for entry in done.shards if done else ():
-        name = f"{part}/{entry.path}" if part else entry.path
-        yield _Shard(name, folder, entry, *runs[entry.run])
+            raise UsageError(what, path=folder.path, fix=fix)
+        return
+    runs = [(made_by(done, run), run.is_build) for run in done.runs]
+    for entry in done.shards:
+        name = f"{folder.part}/{entry.path}" if folder.part else entry.path
+        yield _Shard(name, folder.path, entry, *runs[entry.run])
 
 
 def _is_changed(sample: Sample, pick: _Pick, newer: bool) -> bool:

@@ -1,22 +1,21 @@
 """Finds the images of samples below a path, by the paths that their records have.
 
-The images may have moved since: what counts is how a path ends, and then the name alone.
+The images may have moved since: what counts is how a path ends.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from shardwright.building import inputs, tars
+from shardwright.building import tars
 from shardwright.building.tars import TarSample
 from shardwright.deriving.sources import TAR
 from shardwright.errors import DamageError, InputMissingError, UsageError
-from shardwright.progress import Progress
 from shardwright.shards.format import records
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.parts import is_packed, parts_of
@@ -27,6 +26,7 @@ from shardwright.store.records import Record
 
 MADE_FROM = "give --against the images that the shards were made from"
 _GIVE = "give --against the store that the shards were packed from, or the images they show"
+_DEEPEST = 32  # folders of a path that are looked for elsewhere
 
 
 def path_of(record: Record) -> str:
@@ -65,85 +65,41 @@ class Wanted(NamedTuple):
         return next(ends) == next(ends)
 
 
-def find(root: Path, wanted: Collection[Wanted], progress: Progress) -> dict[str, Extent]:
-    """Find images by their recorded paths; those that are not there are left out.
-
-    All files are listed only if an image is not where its path says.
-    """
+def find(root: Path, wanted: Collection[Wanted]) -> dict[str, Extent]:
+    """Find images by their recorded paths; those that are not there are left out."""
     found: dict[str, Extent] = {}
     members: dict[str, dict[str, str]] = {}  # by tar, and by member: the recorded path
-
-    def choose(image: Wanted, files: Iterable[str], holders: Iterable[str]) -> bool:
-        """Choose the first of the files that may be the image, or of the tars that may hold it."""
-        member = _split(image.path)[1]
-        if file := next(filter(image.is_at, files), None):
+    for image in wanted:
+        path, member = _split(image.path)
+        if file := next(filter(image.is_at, _below(root, image.path)), None):
             found[image.path] = file
-        elif tar := next((tar for tar in holders if image.is_at(f"{tar}/{member}")), None):
+        elif tar := next((tar for tar in _below(root, path) if image.is_at(f"{tar}/{member}")), ""):
             members.setdefault(tar, {})[member] = image.path
-        else:
-            return False
-        return True
-
-    elsewhere = [
-        image
-        for image in dict.fromkeys(wanted)
-        if not choose(image, _below(root, image.path), _below(root, _split(image.path)[0]))
-    ]
-    names = _by_name(root, elsewhere, progress) if elsewhere else {}
-    for image in elsewhere:
-        paths = (image.path, _split(image.path)[0])
-        files, holders = (names.get(os.path.basename(path), []) for path in paths)
-        choose(image, files if len(files) == 1 else [], holders if len(holders) == 1 else [])
-    for tar, paths_of in members.items():
+    for tar, paths in members.items():
         for sample in tars.samples(tar):
-            if isinstance(sample, TarSample) and sample.image.name in paths_of:
-                found[paths_of[sample.image.name]] = sample.image
+            if isinstance(sample, TarSample) and sample.image.name in paths:
+                found[paths[sample.image.name]] = sample.image
+    if wanted and not found:
+        what = "is no store, and has none of the images that the shards show"
+        raise InputMissingError(what, path=root, fix=_GIVE)
     return found
+
+
+def ends_below(root: Path, path: str) -> Iterator[str]:
+    """Name where an image may be below a folder; the longest end of its path comes first."""
+    names = [name for name in path.split("/") if name not in ("", "..", ".")][-_DEEPEST:]
+    for start in range(len(names)):
+        yield str(root.joinpath(*names[start:]))
+
+
+def _below(root: Path, path: str) -> Iterator[str]:
+    """Find files by how their path ends; the root may be the only file."""
+    if root.is_dir():
+        return filter(os.path.isfile, ends_below(root, path))
+    return iter([str(root)] if root.name == os.path.basename(path) else [])
 
 
 def _split(path: str) -> tuple[str, str]:
     """Cut the path of a member into that of its tar and its name; blank if it is in none."""
     end = path.lower().rfind(f"{TAR}/")
     return ("", "") if end < 0 else (path[: end + len(TAR)], path[end + len(TAR) + 1 :])
-
-
-def _below(root: Path, path: str) -> Iterator[str]:
-    """Find files by a path, and by how it ends below the root; the longest end comes first."""
-    if root.is_dir():
-        return filter(os.path.isfile, _candidates(root, path))
-    return iter([str(root)] if path and root.name == os.path.basename(path) else [])
-
-
-def _candidates(root: Path, path: str) -> Iterator[str]:
-    if path and Path(os.path.abspath(path)).is_relative_to(os.path.abspath(root)):
-        yield path
-    parts = [part for part in path.split("/") if part not in ("", ".")]
-    last = max((number for number, part in enumerate(parts) if part == ".."), default=-1)
-    for start in range(last + 1, len(parts)):
-        yield os.path.join(root, *parts[start:])
-
-
-def _by_name(root: Path, images: Iterable[Wanted], progress: Progress) -> dict[str, list[str]]:
-    """List the images and tars below the root that have the names of these."""
-    paths = (path for image in images for path in (image.path, _split(image.path)[0]))
-    wanted = {os.path.basename(path) for path in paths}
-    names: dict[str, list[str]] = {}
-    for file in _listed(root, progress):
-        if (name := os.path.basename(file)) in wanted:
-            names.setdefault(name, []).append(file)
-    return names
-
-
-def _listed(root: Path, progress: Progress) -> list[str]:
-    """List the images and tars below the root; raise if there are none, or only shards."""
-    found = list[str]()
-    with suppress(InputMissingError):
-        (listed,) = inputs.find([root], progress)
-        folders = {tar: os.path.dirname(os.path.dirname(tar)) for tar in listed.tars}
-        ours = {folder for folder in {*folders.values()} if is_packed(Path(folder))}
-        found += (source.path for source in listed.images if not source.fault)
-        found += (tar for tar, folder in folders.items() if folder not in ours)
-    if not found:
-        what = "is no store, and has no images and no tars of images"
-        raise InputMissingError(what, path=root, fix=_GIVE)
-    return found
