@@ -88,7 +88,7 @@ def look(
     from shardwright.looking.duplicates import as_cosine, write_groups
     from shardwright.looking.pictures import Previews
     from shardwright.looking.report import write_report
-    from shardwright.looking.terminal import show
+    from shardwright.looking.samples import show
     from shardwright.looking.viewer import Viewer
 
     # Before anything is read, which may take a while.

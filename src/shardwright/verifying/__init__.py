@@ -93,11 +93,11 @@ def verify(
             if images is not None:
                 from shardwright.verifying.images import Recomputing
 
-                recomputing = Recomputing(folders, images, count, file, _device(device), progress)
-                source = None
+                on, source = _device(device), None
+                recomputing = Recomputing(report, folders, images, count, file, on, progress)
             verify_shards(report, target, folders, source, where, progress)
             if recomputing is not None:
-                recomputing.compare(report)
+                recomputing.compare()
             if loaders:
                 add_loaders(report, folders, progress)
             complete_fixes(report, target, source)

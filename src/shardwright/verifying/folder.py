@@ -31,14 +31,14 @@ from shardwright.shards.format.manifest import (
     ShardEntry,
     Unfinished,
 )
-from shardwright.shards.format.names import bucket_folder, existing_buckets
 from shardwright.storage.files import TMP_SUFFIX, read_existing
 from shardwright.storage.place import place_at
-from shardwright.storage.urls import Location, names
+from shardwright.storage.urls import Location
 from shardwright.store import commands
-from shardwright.store.findings import EMPTY_OUTDATED, NOT_COMPARED, Finding
+from shardwright.store.findings import EMPTY_OUTDATED, NOT_COMPARED, OUTDATED, Finding
 from shardwright.store.store import Store
 from shardwright.verifying.against import PACK_AGAIN, Source, left_out, other_recipe, update
+from shardwright.verifying.sample import OWN_SIZE
 from shardwright.verifying.shard import Checker, Outlines, Seen, ShardToCheck
 
 TAR = ".tar"
@@ -176,12 +176,6 @@ def _no_manifest(folder: Location) -> Finding:
     if (folder / STATE_FOLDER / INDEX_FOLDER).exists():
         what = "is missing, although shards have indexes"
         return _finding("manifest_missing", MANIFEST_NAME, what, PACK_AGAIN)
-    above = folder.resolve().parent
-    is_bucket = folder.resolve().name.removeprefix(bucket_folder("")) in existing_buckets(above)
-    if is_bucket and (above / STATE_FOLDER / MANIFEST_NAME).is_file():
-        what = "is part of a shard folder, whose manifest is not checked"
-        fix = f"verify {above}, which also finds missing and changed shards"
-        return Finding("part", str(folder), None, what, fix, damage=False)
     what = "has no manifest, so missing shards and changed bytes cannot be detected"
     fix = f"copy {STATE_FOLDER} along with the shards, or pack again"
     return Finding("no_manifest", str(folder), None, what, fix, damage=False)
@@ -260,7 +254,7 @@ def _check(
                 continue
             seen.append(message)
             progress.advance(0 if checker.read_data else 1)
-            state = "outdated" if message.outdated else "OK"
+            state = "outdated" if message.counts[OUTDATED] else "OK"
             state = "damaged" if any(f.damage for f in message.findings) else state
             if milestones.reached(len(seen)) or state == "damaged":
                 count = quantity(len(tasks), "shards")
@@ -270,7 +264,7 @@ def _check(
 
 def _own_sizes(seen: list[Seen], source: Source | None, built: bool) -> Iterator[Finding]:
     """Report arrays that have their picture's size and not their bucket's, once per shard."""
-    found = [(shard, shard.own_size) for shard in seen if shard.own_size]
+    found = [shard for shard in seen if OWN_SIZE in shard.first]
     fix = "derive with --fit bucket and --recompute, then pack with --overwrite"
     fix += "; verify --against DERIVED_DIR prints the command"
     if built:
@@ -278,17 +272,17 @@ def _own_sizes(seen: list[Seen], source: Source | None, built: bool) -> Iterator
     elif source is not None and found:
         derive = commands.derive(source.store, fit_buckets=True)
         fix = f"run the same pack with --overwrite after {derive}"
-    for shard, fault in found:
-        count = quantity(shard.own_sizes, "such arrays")
+    for shard in found:
+        fault, count = shard.first[OWN_SIZE], quantity(shard.counts[OWN_SIZE], "such arrays")
         what = f"{fault.what} ({count} in this shard), so they do not stack in a batch"
         yield fault._replace(what=what, fix=None).finding(shard.path, f"to make them stack: {fix}")
 
 
 def _not_compared(store: Store, seen: list[Seen]) -> Iterator[Finding]:
     """Report the arrays of packed samples that the store lacks, once."""
-    if found := [shard for shard in seen if shard.missing]:
-        count = quantity(sum(shard.not_compared for shard in found), "arrays")
-        what = f"lacks {count} of packed samples, for example {found[0].missing}"
+    if found := [shard for shard in seen if NOT_COMPARED in shard.first]:
+        count = quantity(sum(shard.counts[NOT_COMPARED] for shard in found), "arrays")
+        what = f"lacks {count} of packed samples, for example {found[0].first[NOT_COMPARED].what}"
         fix = f"restore them, or make them again with {commands.derive(store)}"
         yield Finding(NOT_COMPARED, str(store.folder), None, what, fix, damage=False)
 
@@ -298,7 +292,7 @@ def _check_empty(
 ) -> Iterator[Finding]:
     """Compare the files of the empty caption with the manifest, the recipe and any store."""
     place, listed = empty_folder(folder), packed.empties()
-    there = read_existing({name: place / name for name in names(place)})
+    there = read_existing({suffix: place / suffix for suffix in listed})
     valid = dict[str, bytes]()
     fix = "restore it from a copy, or run the same pack with --append"
     for suffix, checksum in listed.items():
@@ -310,9 +304,6 @@ def _check_empty(
             yield Finding("empty_differs", name, None, what, fix)
         else:
             valid[suffix] = there[suffix]
-    for suffix in there.keys() - listed.keys():
-        what, fix = "is not in the manifest, so it is not used", "the next pack removes it"
-        yield Finding("empty_foreign", empty_name(suffix), None, what, fix, damage=False)
     for suffix, what in empty_faults(valid, packed.samples_of(), read_data=read_data):
         fix = "delete it in the store, derive, and pack with --overwrite"
         yield Finding("empty_invalid", empty_name(suffix), None, what, fix)

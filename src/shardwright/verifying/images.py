@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +42,6 @@ from shardwright.verifying.folder import Folder
 from shardwright.verifying.originals import Wanted, path_of
 from shardwright.verifying.remaking import Made, Remaker, difference, made_by
 
-_DAMAGED = "its data is damaged"
 _RESTORE = "restore it from a copy, or write it again with --overwrite"
 
 
@@ -85,21 +83,15 @@ class _Pick(NamedTuple):
         return data if xxhash.xxh3_64_intdigest(data) == xxh3 else None
 
 
-@dataclass
-class _Picked(Sample):
-    """The same in the pipeline."""
-
-    pick: _Pick | None = None
-
-
 class Recomputing:
     """The samples that are to be recomputed, and the encoders for it, before anything is checked.
 
-    ``folders`` are the shard folder, or the parts of a split.
+    ``folders`` are the shard folder, or the parts of a split. What differs is added to a report.
     """
 
     def __init__(
         self,
+        report: VerifyReport,
         folders: Iterable[Folder],
         images: Path,
         samples: int,
@@ -108,11 +100,9 @@ class Recomputing:
         progress: Progress,
     ) -> None:
         originals.require_images(images)
-        self._images, self._device, self._progress = images, device, progress
-        self._findings = list[Finding]()
+        self._report, self._images = report, images
+        self._device, self._progress = device, progress
         self._failed: dict[str, list[str]] = {}  # by reason: images
-        self._recomputed = self._outdated = 0  # samples
-        self._not_compared = 0  # members
         shards = [shard for folder in folders for shard in _shards(folder)]
         self._picks = self._found(self._chosen(shards, samples))
         self._remakers: list[tuple[Made, Remaker]] = []
@@ -123,24 +113,19 @@ class Recomputing:
                 remaker = Remaker(made, file, device, shared, pick.shard.folder)
                 self._remakers.append((made, remaker))
 
-    def compare(self, report: VerifyReport) -> None:
-        """Recompute the samples, and add what differs to a report."""
-        if report.read_data:  # which has found damaged data already
-            self._findings.clear()
+    def compare(self) -> None:
+        """Recompute the samples, and report what differs."""
+        compared = 0
         self._progress.phase("recompute", len(self._picks), "samples")
         for made, remaker in self._remakers:
-            picks = [pick for pick in self._picks if pick.shard.made == made]
-            for sample in _remade(remaker, picks, self._device, self._progress):
+            picks = {pick.image_id: pick for pick in self._picks if pick.shard.made == made}
+            for sample in _remade(remaker, picks.values(), self._device, self._progress):
                 check()
-                assert sample.pick is not None
-                self._compare(sample, sample.pick, remaker, read_data=report.read_data)
+                compared += self._compare(sample, picks[sample.source.image_id], remaker)
                 self._progress.advance(1)
+        self._report.recomputed = compared
         self._sum_up()
-        self._progress.note(f"{quantity(self._recomputed, 'samples')} compared")
-        report.findings += self._findings
-        report.outdated += self._outdated
-        report.not_compared += self._not_compared
-        report.recomputed = self._recomputed
+        self._progress.note(f"{quantity(compared, 'samples')} compared")
 
     def _chosen(self, shards: Sequence[_Shard], count: int) -> Iterator[_Pick]:
         """Choose samples evenly over all shards."""
@@ -171,7 +156,7 @@ class Recomputing:
             try:
                 yield pick._replace(record=records.parse(pick.member(JSON_SUFFIX) or b""))
             except BadRecordError:
-                self._add(pick, Fault("data_differs", _DAMAGED, JSON_SUFFIX), _RESTORE)
+                self._add_damage(pick, JSON_SUFFIX)
             except StorageError:  # of the network, not of this shard
                 raise
             except OSError:
@@ -192,60 +177,67 @@ class Recomputing:
 
     def _add(self, pick: _Pick, fault: Fault, fix: str) -> None:
         named = fault._replace(sample=pick.image_id)
-        self._findings.append(named.finding(pick.shard.name, fix))
+        self._report.findings.append(named.finding(pick.shard.name, fix))
+
+    def _add_damage(self, pick: _Pick, suffix: str) -> None:
+        if not self._report.read_data:  # else it is reported already
+            self._add(pick, Fault("data_differs", "its data is damaged", suffix), _RESTORE)
 
     def _leave_out(self, shard: _Shard, reason: str, image: str) -> None:
         self._failed.setdefault(reason, []).append(image)
-        self._not_compared += len(shard.made.entries)
+        self._report.not_compared += len(shard.made.entries)
 
-    def _compare(self, sample: _Picked, pick: _Pick, remaker: Remaker, *, read_data: bool) -> None:
-        """Compare one sample with its shard."""
+    def _compare(self, sample: Sample, pick: _Pick, remaker: Remaker) -> bool:
+        """Compare one sample with its shard, and return whether that was possible."""
         shard, faults = pick.shard, list[Fault]()
         if sample.failure is not None:
             reason, detail = sample.failure
             self._leave_out(shard, reason, f"{pick.place} ({detail})")
-            return
+            return False
         try:
             written = (shard.folder / shard.entry.path).stat()
             image = os.stat(pick.place.path if isinstance(pick.place, Part) else pick.place)
             for suffix, what in _differences(sample, pick, remaker):
                 if what is not None:
                     faults.append(Fault(IMAGE_DIFFERS, what, suffix))
-                elif not read_data:
-                    self._add(pick, Fault("data_differs", _DAMAGED, suffix), _RESTORE)
+                else:
+                    self._add_damage(pick, suffix)
         except StorageError:
             raise
         except OSError as error:
             self._leave_out(shard, "unreadable", f"{pick.place} ({error.strerror})")
-            return
-        self._recomputed += 1
+            return False
         if faults and _is_changed(sample, pick, newer(image, written)):
-            self._outdated += 1
+            self._report.outdated += 1
             self._add(pick, *_outdated(pick, faults))
-            return
+            return True
         again = "build" if shard.is_build else "derive with --recompute, and pack"
         for fault in faults:
             what = f"{fault.what}, compared with {pick.place}"
             fix = f"if the image is right, {again} again with --overwrite"
             self._add(pick, fault._replace(what=what), fix)
+        return True
 
     def _sum_up(self) -> None:
         """Report once what could not be compared."""
-        images = shown(str(self._images))
+        found: dict[str, str] = {}  # the fix of each
         for reason, those in self._failed.items():
-            what = f"has no image of {quantity(len(those), 'samples')}"
-            fix = originals.MADE_FROM
+            what, fix = f"has no image of {quantity(len(those), 'samples')}", originals.MADE_FROM
             if reason:
                 what = f"{quantity(len(those), 'images')} cannot be used: {reason}"
                 fix = "restore the images"
-            what += f", for example {those[0]}"
-            self._findings.append(Finding(NOT_COMPARED, images, None, what, fix, damage=False))
+            found[f"{what}, for example {those[0]}"] = fix
         unknown = Counter(why for pick in self._picks for why in pick.shard.made.unknown.items())
         for (name, why), count in unknown.items():
-            self._not_compared += count
+            self._report.not_compared += count
             what = f"{name} of {quantity(count, 'samples')} was not recomputed: {why}"
-            fix = "if it was packed from a store, compare it with that: --against DERIVED_DIR"
-            self._findings.append(Finding(NOT_COMPARED, images, None, what, fix, damage=False))
+            found[what] = (
+                "if it was packed from a store, compare it with that: --against DERIVED_DIR"
+            )
+        images = shown(str(self._images))
+        for what, fix in found.items():
+            one = Finding(NOT_COMPARED, images, None, what, fix, damage=False)
+            self._report.findings.append(one)
 
 
 def _shards(folder: Folder) -> Iterator[_Shard]:
@@ -289,8 +281,8 @@ def _outdated(pick: _Pick, faults: Iterable[Fault]) -> tuple[Fault, str]:
 
 
 def _remade(
-    remaker: Remaker, picks: Sequence[_Pick], device: str, progress: Progress
-) -> Iterator[_Picked]:
+    remaker: Remaker, picks: Collection[_Pick], device: str, progress: Progress
+) -> Iterator[Sample]:
     """Recompute samples, with the texts of their records."""
     make, names = remaker.components, dict.fromkeys((CAPTION, *remaker.recipe.texts))
     wants_text = any(component.source == "caption" for component in make)
@@ -301,12 +293,11 @@ def _remade(
             source = Source(pick.image_id, str(pick.place), has_sidecar=False, part=part)
             texts = {name: pick.record.get(name) for name in names}
             texts = {n: text if isinstance(text, str) else None for n, text in texts.items()}
-            yield _Picked(source, make, None, None, [], wants_text, texts, {}, pick=pick)
+            yield Sample(source, make, None, None, [], wants_text, texts, {})
 
     maker = remaker.maker(device, progress)
     for group in maker.run(samples(), _Sink(remaker.results), len(picks), len(picks)):
         for sample in group:
-            assert isinstance(sample, _Picked)
             yield sample
             sample.made = {}
 
@@ -321,9 +312,7 @@ class _Sink:
         return samples
 
 
-def _differences(
-    sample: _Picked, pick: _Pick, remaker: Remaker
-) -> Iterator[tuple[str, str | None]]:
+def _differences(sample: Sample, pick: _Pick, remaker: Remaker) -> Iterator[tuple[str, str | None]]:
     """Find the members that differ, and in what; None if a member is not as it was written."""
     for name, value in _facts(sample, remaker).items():
         if (before := pick.record.get(name)) != value:

@@ -25,6 +25,7 @@ from shardwright.store.findings import (
     IDENTICAL,
     NEEDS_INDEX,
     NOT_COMPARED,
+    OUTDATED,
     PASS,
     Finding,
     VerifyReport,
@@ -65,8 +66,8 @@ def verify_shards(
     shards = [shard for each in seen.values() for shard in each]
     report.checked = {"shards": len(shards), "samples": sum(len(shard.keys) for shard in shards)}
     report.bytes = sum(shard.bytes for shard in shards)
-    report.outdated = sum(shard.outdated for shard in shards)
-    report.not_compared = sum(shard.not_compared for shard in shards)
+    report.outdated += sum(shard.counts[OUTDATED] for shard in shards)
+    report.not_compared += sum(shard.counts[NOT_COMPARED] for shard in shards)
     if folders[0].part:
         report.findings += _missing(folders)
         report.findings += _outside(target, seen)
