@@ -19,7 +19,7 @@ from shardwright.errors import DamageError, ShardwrightError
 from shardwright.recipes import SPECIFICATION, Component, Recipe, build, find
 from shardwright.recipes.keys import COMPONENT, DTYPES, ENCODERS, IMAGES, TOP, keys_of
 from shardwright.shards.format.keys import key as key_of
-from shardwright.showing import run as showing
+from shardwright.showing import recipe_text as showing
 
 # How webdataset splits the name of a member into the key and the suffix of a sample.
 SPLIT = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")

@@ -27,8 +27,8 @@ from shardwright.progress import Lines, quantity
 from shardwright.storage.files import using
 from shardwright.verifying import Finding, VerifyReport
 from shardwright.verifying.folder import read_folder
-from shardwright.verifying.parts import verify_shards
 from shardwright.verifying.shard import ShardToCheck
+from shardwright.verifying.shards import verify_shards
 from tests import commands
 from tests.faults import Killed, KillingDisk, contents
 from tests.stores import Record, Store, line, make_store, npy, record

@@ -437,7 +437,7 @@ def test_models_are_compared_within_their_rounding_and_others_are_refused(tmp_pa
 
 def test_a_picture_of_another_encoder_version_may_differ_by_two_levels(tmp_path: Path) -> None:
     from shardwright.recipes import Component
-    from shardwright.verifying.remaking import difference
+    from shardwright.verifying.recomputation import difference
 
     component = Component("picture", "p", "picture.png", "|u1", ("any", "any", 3))
     pixels = gradient(24, 16)

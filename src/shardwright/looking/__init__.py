@@ -162,8 +162,8 @@ def _require_outside(source: Source, *files: Path | None) -> None:
 
 def open_source(flag: str, path: object, recipe: object, progress: Progress) -> Source:
     """Open a store, a shard folder, a split folder or a URL."""
-    from shardwright.looking.shards import open_shards
-    from shardwright.looking.stores import StoreSource
+    from shardwright.looking.shard_source import open_shards
+    from shardwright.looking.store_source import StoreSource
     from shardwright.storage.fetched import folder_at
     from shardwright.store.folders import is_store
     from shardwright.store.store import Store, find_recipe

@@ -26,7 +26,7 @@ from shardwright.looking.sources import Source
 from shardwright.recipes import Component
 from shardwright.store.provenance import SRGB
 from shardwright.store.records import CROP, Record
-from shardwright.verifying.originals import ends_below
+from shardwright.verifying.image_places import ends_below
 
 THUMBNAIL, LARGE = 256, 1024  # pixels of the longer side
 _PICTURES = ("jpg", "jpeg", "png", "webp")  # members of any tool

@@ -1,6 +1,6 @@
 """``shardwright.verify``: checks a store or a shard folder, and lists what is wrong.
 
-Shards: ``parts`` → ``folder`` → ``shard`` → ``sample`` → ``against`` the store, or the ``images``;
+Shards: ``shards`` → ``folder`` → ``shard`` → ``sample`` → ``against_store``, or ``against_images``;
 and ``loader_rules``.
 A store: ``store``.
 """
@@ -86,12 +86,12 @@ def verify(
             verify_store(Store.at(local(target), given=file), report, where, progress)
         else:
             from shardwright.verifying.folder import read_folder
-            from shardwright.verifying.parts import add_loaders, complete_fixes, verify_shards
+            from shardwright.verifying.shards import add_loaders, complete_fixes, verify_shards
 
             folders = [read_folder(name, path) for name, path in shard_folders(target).items()]
             recomputing = None
             if images is not None:
-                from shardwright.verifying.images import Recomputing
+                from shardwright.verifying.against_images import Recomputing
 
                 on, source = _device(device), None
                 recomputing = Recomputing(report, folders, images, count, file, on, progress)

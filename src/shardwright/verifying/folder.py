@@ -37,7 +37,7 @@ from shardwright.storage.urls import Location
 from shardwright.store import commands
 from shardwright.store.findings import EMPTY_OUTDATED, NOT_COMPARED, OUTDATED, Finding
 from shardwright.store.store import Store
-from shardwright.verifying.against import PACK_AGAIN, Source, left_out, other_recipe, update
+from shardwright.verifying.against_store import PACK_AGAIN, Source, left_out, other_recipe, update
 from shardwright.verifying.sample import OWN_SIZE
 from shardwright.verifying.shard import Checker, Outlines, Seen, ShardToCheck
 

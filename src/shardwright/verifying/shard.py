@@ -30,7 +30,7 @@ from shardwright.storage.objects import Object
 from shardwright.storage.place import Place
 from shardwright.store.findings import NOT_COMPARED, Finding
 from shardwright.text import brief
-from shardwright.verifying.against import Source
+from shardwright.verifying.against_store import Source
 from shardwright.verifying.sample import OWN_SIZE, check_sample, header, indexed, walked
 
 _REPORT = 1 << 25  # bytes between two progress messages

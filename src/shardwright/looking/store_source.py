@@ -22,7 +22,7 @@ from shardwright.packing.scan import Scan, require_inputs, scan
 from shardwright.progress import Progress
 from shardwright.recipes import Component
 from shardwright.reporting.rows import FAILED, READY, Rows
-from shardwright.reporting.run import not_ready
+from shardwright.reporting.store_status import not_ready
 from shardwright.storage.files import explained
 from shardwright.store import arrays, npy, provenance, records
 from shardwright.store.npy import BadArrayError

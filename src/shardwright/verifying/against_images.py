@@ -7,9 +7,11 @@ what cannot be compared, because there is no image, is no damage.
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,10 +39,10 @@ from shardwright.store import records
 from shardwright.store.findings import IMAGE_DIFFERS, NOT_COMPARED, OUTDATED, Finding, VerifyReport
 from shardwright.store.records import CROP, BadRecordError, Record
 from shardwright.text import shown
-from shardwright.verifying import originals
+from shardwright.verifying import image_places
 from shardwright.verifying.folder import Folder
-from shardwright.verifying.originals import Wanted, path_of
-from shardwright.verifying.remaking import Made, Remaker, difference, made_by
+from shardwright.verifying.image_places import Wanted, path_of
+from shardwright.verifying.recomputation import Made, Remaker, difference, made_by
 
 _RESTORE = "restore it from a copy, or write it again with --overwrite"
 
@@ -99,7 +101,7 @@ class Recomputing:
         device: str,
         progress: Progress,
     ) -> None:
-        originals.require_images(images)
+        image_places.require_images(images)
         self._report, self._images = report, images
         self._device, self._progress = device, progress
         self._failed: dict[str, list[str]] = {}  # by reason: images
@@ -129,18 +131,13 @@ class Recomputing:
 
     def _chosen(self, shards: Sequence[_Shard], count: int) -> Iterator[_Pick]:
         """Choose samples evenly over all shards."""
-        total, first = sum(shard.entry.samples for shard in shards), 0
-        numbers = range(min(count, total))
-
-        def spread(number: int) -> int:
-            return (2 * number + 1) * total // (2 * len(numbers))
-
-        for shard in shards:
-            end = first + shard.entry.samples
-            edges = [bisect_left(numbers, edge, key=spread) for edge in (first, end)]
-            if inside := numbers[slice(*edges)]:
-                yield from self._read(shard, [spread(number) - first for number in inside])
-            first = end
+        ends = list(accumulate(shard.entry.samples for shard in shards))
+        total = ends[-1] if ends else 0
+        count = min(count, total)
+        places = ((2 * number + 1) * total // (2 * count) for number in range(count))
+        for number, inside in groupby(places, key=partial(bisect_right, ends)):
+            first = ends[number] - shards[number].entry.samples
+            yield from self._read(shards[number], [place - first for place in inside])
 
     def _read(self, shard: _Shard, numbers: Iterable[int]) -> Iterator[_Pick]:
         """Read the records of some samples of a shard; one that is damaged is a finding."""
@@ -167,7 +164,7 @@ class Recomputing:
         chosen, found = list(picks), list[_Pick]()
         wanted = [pick.wanted for pick in chosen]
         named = [image for image in wanted if image.path]
-        there = originals.find(self._images, named)
+        there = image_places.find(self._images, named)
         for pick, image in zip(chosen, wanted, strict=True):
             if image.path in there:
                 found.append(pick._replace(place=there[image.path]))
@@ -222,7 +219,7 @@ class Recomputing:
         """Report once what could not be compared."""
         found: dict[str, str] = {}  # the fix of each
         for reason, those in self._failed.items():
-            what, fix = f"has no image of {quantity(len(those), 'samples')}", originals.MADE_FROM
+            what, fix = f"has no image of {quantity(len(those), 'samples')}", image_places.MADE_FROM
             if reason:
                 what = f"{quantity(len(those), 'images')} cannot be used: {reason}"
                 fix = "restore the images"
@@ -261,7 +258,7 @@ def _is_changed(sample: Sample, pick: _Pick, newer: bool) -> bool:
 
     Where the shards do not know what that was, the size and the time have to tell.
     """
-    known = originals.recorded_hash(pick.shard.folder, pick.shard.entry, pick.number)
+    known = image_places.recorded_hash(pick.shard.folder, pick.shard.entry, pick.number)
     if known is not None and sample.image is not None:
         return sample.image.xxh3 != known
     size = (pick.record.get("width"), pick.record.get("height"))
@@ -276,7 +273,7 @@ def _outdated(pick: _Pick, faults: Iterable[Fault]) -> tuple[Fault, str]:
         fix = "derive with --update, then pack with --sync"
     if os.path.abspath(str(pick.place)) != os.path.abspath(path_of(pick.record)):
         what = f"{pick.place} is not the image that this sample was made from ({listed})"
-        fix += f"; if these are other images, {originals.MADE_FROM}"
+        fix += f"; if these are other images, {image_places.MADE_FROM}"
     return Fault(OUTDATED, what, damage=False), fix
 
 

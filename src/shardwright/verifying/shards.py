@@ -31,7 +31,7 @@ from shardwright.store.findings import (
     VerifyReport,
 )
 from shardwright.store.store import Store
-from shardwright.verifying.against import PACK_AGAIN, Source, left_out, read_source
+from shardwright.verifying.against_store import PACK_AGAIN, Source, left_out, read_source
 from shardwright.verifying.folder import TAR, Folder, check_folder
 from shardwright.verifying.loader_rules import check_loaders, findings_of
 from shardwright.verifying.shard import Seen
