@@ -171,8 +171,8 @@ def open_source(flag: str, path: object, recipe: object, progress: Progress) -> 
 
     file = find_recipe(recipe)
     location = file.paths["store"] if path is None else as_text(flag, path)
-    if folder_at(location).path is not None:
-        folder = Path(location)
+    folder = Path(location)
+    if folder.exists() or folder_at(location).path is not None:
         require_folder(folder)
         if is_store(folder):
             return StoreSource(Store.at(folder, given=file), progress)

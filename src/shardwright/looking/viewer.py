@@ -228,7 +228,8 @@ class Viewer:
     def _compare(self, there: Table) -> None:
         """Mark which samples the other source has too, and which with another caption."""
         numbers = {image_id: n for n, image_id in enumerate(there.ids)}
-        self._there = np.array([numbers.get(image_id, -1) for image_id in self.table.ids])
+        there_too = (numbers.get(image_id, -1) for image_id in self.table.ids)
+        self._there = np.fromiter(there_too, np.int64, len(self.table))
         both = self._there >= 0
         changed = np.zeros(len(both), np.bool_)
         for n in np.flatnonzero(both).tolist():
