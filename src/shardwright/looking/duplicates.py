@@ -114,9 +114,9 @@ class Search(Progress):
         }
         if self.alike is not None:
             found = self.alike.found
-            counts = found.pairs.reshape(_BARS, -1).sum(axis=1).tolist()
-            edges = np.linspace(similar.FLOOR, 1, _BARS + 1).round(4).tolist()
-            bins = zip(edges, edges[1:], counts, strict=False)
+            counts, edges = np.histogram(found.similarity, _BARS, (similar.FLOOR, 1))
+            steps = edges.round(4).tolist()
+            bins = zip(steps, steps[1:], counts.tolist(), strict=False)
             said |= {
                 "approximate": found.approximate,
                 "samples": int((found.nearest >= 0).sum()),
