@@ -21,7 +21,7 @@ from shardwright.recipes.keys import COMPONENT, ENCODERS, IMAGES, TOP, keys_of
 from shardwright.recipes.tables import Tables, tables_of
 from shardwright.recipes.values import DTYPES
 from shardwright.shards.format.keys import key as key_of
-from shardwright.showing import run as showing
+from shardwright.showing import recipe_text as showing
 
 # How webdataset splits the name of a member into the key and the suffix of a sample.
 SPLIT = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")

@@ -20,7 +20,7 @@ _CONTEXT.set_forkserver_preload(
     [
         *("pytest", __name__, "tests.clients"),
         *("shardwright.deriving.run", "shardwright.building.run", "shardwright.packing.run"),
-        *("shardwright.verifying.folder", "shardwright.reporting.run"),
+        *("shardwright.verifying.folder", "shardwright.reporting.store_status"),
     ]
 )
 

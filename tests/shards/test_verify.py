@@ -25,9 +25,10 @@ from shardwright.cli.verify import describe
 from shardwright.engine.local import Local
 from shardwright.progress import Lines, quantity
 from shardwright.storage.files import using
-from shardwright.verifying import Finding
-from shardwright.verifying.parts import verify_shards
+from shardwright.verifying import Finding, VerifyReport
+from shardwright.verifying.folder import read_folder
 from shardwright.verifying.shard import ShardToCheck
+from shardwright.verifying.shards import verify_shards
 from tests import commands
 from tests.faults import Killed, KillingDisk, contents
 from tests.stores import Record, Store, line, make_store, npy, record
@@ -612,10 +613,9 @@ def test_against_sends_a_worker_only_the_records_of_its_shard(folder: Path, stor
             sent.extend(tasks)
             return super().run(function, sent, instead)
 
-    engine, progress = Recording(1), Progress()
-    report = verify_shards(
-        folder, {}, read_data=False, against=store.root, engine=engine, progress=progress
-    )
+    report = VerifyReport(str(folder), read_data=False)
+    folders = [read_folder("", folder)]
+    verify_shards(report, folder, folders, store.root, Recording(1), Progress())
     assert report.findings == []
     found = [sorted(task.source.lines) for task in sent if task.source]
     assert found == [["img0", "img2"], ["img4"], ["img1", "img3"], ["img5"]]

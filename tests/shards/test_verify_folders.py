@@ -31,14 +31,6 @@ def test_a_lost_manifest_is_damage(store: Store, output: Path) -> None:
     assert report.damaged
 
 
-def test_verifying_one_bucket_says_that_it_is_a_part(store: Store, output: Path) -> None:
-    pack(derived_dir=store.root, output_dir=output, workers=1)
-    bucket = next(output.glob("bucket_*"))
-    (note,) = findings(bucket)
-    assert (note.kind, note.damage) == ("part", False)
-    assert note.fix.startswith(f"verify {output}")
-
-
 def test_packings_below_a_folder_are_verified_on_their_own(store: Store, output: Path) -> None:
     pack(derived_dir=store.root, output_dir=output, workers=1)
     pack(derived_dir=store.root, output_dir=output / "validation", limit=1, workers=1)

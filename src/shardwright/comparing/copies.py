@@ -22,6 +22,8 @@ from shardwright.recipes.keys import ENCODERS
 
 NO_VECTOR = "no component of the recipe describes an image by one vector"
 
+_IDENTICAL = 2.0  # in place of a cosine
+
 Hashes = NDArray[np.uint64]  # by sample: of its image's file; 0 if that is not on record
 
 
@@ -42,33 +44,37 @@ class Copies:
 
     def groups(self, least: float) -> list[Numbers]:
         """Join samples with identical files, or at least so similar; the largest group first."""
-        first, second = _identical(self.hashes)
-        if self.similar is not None:
-            near = self.similar.strength >= np.float32(least)
-            first = np.concatenate([first, self.similar.first[near]])
-            second = np.concatenate([second, self.similar.second[near]])
+        first, second, _ = self._joined(least)
         return similar.grouped(first, second)
 
     def across(self, parts: Numbers, least: float) -> list[Pair]:
-        """Give a pair of each group that is in several parts: identical files, then the others."""
-        found: dict[int, Pair] = {}  # by the hash
-        first, second = _identical(self.hashes)
-        for place in _apart(parts, first, second):
-            one, other = int(first[place]), int(second[place])
-            found.setdefault(int(self.hashes[one]), Pair(one, other, None))
-        if self.similar is None:
-            return list(found.values())
+        """Give a pair of each group that is in several parts: identical files, if it has some."""
+        first, second, strength = self._joined(least)
         labels = np.full(len(parts), -1)
-        for label, group in enumerate(self.groups(least)):
+        for label, group in enumerate(similar.grouped(first, second)):
             labels[group] = label
-        known = {int(labels[pair.one]) for pair in found.values()}
-        near: dict[int, Pair] = {}  # by the group: the most similar pair, which comes first
-        strength = self.similar.strength[self.similar.strength >= np.float32(least)]
-        for place in _apart(parts, self.similar.first, self.similar.second, len(strength)):
-            one, other = int(self.similar.first[place]), int(self.similar.second[place])
-            if (label := int(labels[one])) not in known:
-                near.setdefault(label, Pair(one, other, float(strength[place])))
-        return [*found.values(), *near.values()]
+        found: dict[int, Pair] = {}  # by the group: the first of its pairs
+        for place in np.flatnonzero(parts[first] != parts[second]).tolist():
+            one, other, cosine = int(first[place]), int(second[place]), float(strength[place])
+            pair = Pair(one, other, None if cosine == _IDENTICAL else cosine)
+            found.setdefault(int(labels[one]), pair)
+        return list(found.values())
+
+    def _joined(self, least: float) -> tuple[Numbers, Numbers, NDArray[np.floating[Any]]]:
+        """Give pairs that join each group: identical files first, then the most similar."""
+        order = np.argsort(self.hashes, kind="stable")
+        ordered = self.hashes[order]
+        same = (ordered[1:] == ordered[:-1]) & (ordered[1:] != 0)
+        first, second = order[:-1][same], order[1:][same]
+        strength = np.full(len(first), _IDENTICAL)
+        if self.similar is None:
+            return first, second, strength
+        near = self.similar.strength >= np.float32(least)
+        return (
+            np.concatenate([first, self.similar.first[near]]),
+            np.concatenate([second, self.similar.second[near]]),
+            np.concatenate([strength, self.similar.strength[near]]),
+        )
 
 
 def hashes_of(texts: Iterable[str | None]) -> Hashes:
@@ -118,17 +124,3 @@ def named_vector(recipe: Recipe, name: str) -> Component:
             what = f"describes the {component.field}, and not the image"
     fix = f"choose from {', '.join(choices)}" if choices else "leave it out: there is none"
     raise UsageError(f"--component {name}: {what}", fix=fix)
-
-
-def _identical(hashes: Hashes) -> tuple[Numbers, Numbers]:
-    """Join each sample with the one before that has the same file."""
-    order = np.argsort(hashes, kind="stable")
-    ordered = hashes[order]
-    same = (ordered[1:] == ordered[:-1]) & (ordered[1:] != 0)
-    return order[:-1][same], order[1:][same]
-
-
-def _apart(parts: Numbers, first: Numbers, second: Numbers, count: int | None = None) -> list[int]:
-    """Find the pairs, or those of the first ones, that are in different parts."""
-    found: list[int] = np.flatnonzero(parts[first[:count]] != parts[second[:count]]).tolist()
-    return found

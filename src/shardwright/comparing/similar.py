@@ -11,7 +11,6 @@ same vectors as all pairs do, at every threshold.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +26,8 @@ from shardwright.progress import Progress
 FLOOR = 0.8  # less similar pairs are not kept: they show the same kind of thing at most
 DEFAULT = 0.95
 EXACT_MOST = SMALL
-BINS = 200  # of similarity, from FLOOR to 1
 
 Numbers = NDArray[np.int64]
-Weigh = Callable[[Numbers, Numbers], Numbers]  # how many pairs of samples each pair stands for
 
 _EQUAL = 1 - 1e-6  # more is the rounding of float32
 _ROWS = 256  # compared with all others at a time
@@ -55,7 +52,6 @@ class Similar:
     first: Numbers  # pairs of a maximum spanning forest, the most similar first
     second: Numbers
     strength: Floats  # the cosine of each
-    pairs: Numbers  # how many pairs were found, by BINS equal steps of the cosine from FLOOR to 1
     approximate: bool  # whether pairs may be missing
 
     def groups(self, threshold: float) -> list[Numbers]:
@@ -90,14 +86,13 @@ def find(vectors: NDArray[Any], progress: Progress) -> Similar:
     """Compare all vectors; for more than ``EXACT_MOST`` different ones this needs faiss."""
     rows, originals = _distinct(vectors, progress)
     usable = np.flatnonzero(originals >= 0)
-    copies = np.bincount(originals[usable], minlength=len(rows))
     found = _Found(vectors, rows, progress)
     approximate = len(rows) > EXACT_MOST
     if approximate:
-        _compare_in_cells(found, copies)
+        _compare_in_cells(found)
     else:
         progress.phase("compare vectors", len(rows), "vectors")
-        found.compare(np.arange(len(rows)), len(rows), lambda a, b: copies[a] * copies[b])
+        found.compare(np.arange(len(rows)), len(rows))
     found.reduce()
 
     nearest = np.full(len(vectors), -1)
@@ -110,15 +105,11 @@ def find(vectors: NDArray[Any], progress: Progress) -> Similar:
     nearest[repeated] = firsts
     nearest[firsts[::-1]] = repeated[::-1]  # of several the last that is assigned counts
     similarity[repeated] = similarity[firsts] = 1
-    pairs = found.pairs.copy()
-    pairs[-1] += np.sum(copies * (copies - 1) // 2)
     first = np.concatenate([firsts, rows[found.first]])
     second = np.concatenate([repeated, rows[found.second]])
     strength = np.concatenate([np.ones(len(repeated), np.float32), found.strength])
     order = np.argsort(-strength, kind="stable")
-    return Similar(
-        nearest, similarity, first[order], second[order], strength[order], pairs, approximate
-    )
+    return Similar(nearest, similarity, first[order], second[order], strength[order], approximate)
 
 
 def _distinct(vectors: NDArray[Any], progress: Progress) -> tuple[Numbers, Numbers]:
@@ -152,7 +143,6 @@ class _Found:
         self.vectors, self.rows, self.progress = vectors, rows, progress
         self.nearest = np.full(len(rows), -1)
         self.similarity = np.full(len(rows), -np.inf, np.float32)
-        self.pairs = np.zeros(BINS, np.int64)
         self.first, self.second = np.zeros((2, 0), np.int64)
         self.strength = np.zeros(0, np.float32)
         self._waiting: list[tuple[Numbers, Numbers, Floats]] = []
@@ -162,16 +152,16 @@ class _Found:
         """Give some of the vectors as unit vectors."""
         return unit(self.vectors[self.rows[places]])
 
-    def compare(self, places: Numbers, own: int, weigh: Weigh) -> None:
+    def compare(self, places: Numbers, own: int) -> None:
         """Compare the first ``own`` of some vectors with each other and with the rest of them."""
         units = self.units(places)
         for start in range(0, own, _ROWS):
             check()
             count = min(_ROWS, own - start)
-            self._compare(places[start:], units[start:], count, weigh)
+            self._compare(places[start:], units[start:], count)
             self.progress.advance(count)
 
-    def _compare(self, places: Numbers, units: Floats, own: int, weigh: Weigh) -> None:
+    def _compare(self, places: Numbers, units: Floats, own: int) -> None:
         cosines = units[:own] @ units.T
         np.fill_diagonal(cosines, -np.inf)
         self._note_nearest(places[:own], places, cosines)
@@ -179,9 +169,6 @@ class _Found:
         cosines[:, :own][np.tri(own, dtype=bool)] = -np.inf  # each pair once
         first, second = np.nonzero(cosines >= np.float32(FLOOR))
         strength = _rounded(cosines[first, second])
-        bins = np.minimum((strength - np.float32(FLOOR)) * (BINS / (1 - FLOOR)), BINS - 1)
-        weights = weigh(places[first], places[second])
-        self.pairs += np.bincount(bins.astype(np.int64), weights, BINS).astype(np.int64)
         if len(first) > len(places):
             kept = _spanning(len(places), first, second, strength)
             first, second, strength = first[kept], second[kept], strength[kept]
@@ -261,7 +248,7 @@ def _join(labels: Numbers, first: Numbers, second: Numbers) -> tuple[Numbers, Nu
         labels, one, other = parent[labels], parent[one], parent[other]
 
 
-def _compare_in_cells(found: _Found, copies: Numbers) -> None:
+def _compare_in_cells(found: _Found) -> None:
     """Compare each vector with those of its own cell and of the next ones."""
     reduced, probes = _cells(found)
     home = probes[:, 0]
@@ -275,20 +262,9 @@ def _compare_in_cells(found: _Found, copies: Numbers) -> None:
     total = len(home) + int(visits[crowded].sum())
     found.progress.phase("compare vectors", total, "vectors")
     for cell in range(count):
-
-        def weigh(first: Numbers, second: Numbers, cell: int = cell) -> Numbers:
-            """Count a pair of two cells only once, although each may visit the other's."""
-            host = np.where(home[first] == cell, first, second)
-            guest = first + second - host
-            weights = np.where(home[host] == cell, copies[first] * copies[second], 0)
-            later = np.flatnonzero((home[guest] != cell) & (host > guest))
-            met = (probes[host[later]] == home[guest[later], None]).any(axis=1)
-            weights[later[met]] = 0
-            return weights
-
         places = np.concatenate([at_home[cell], visiting[cell]])
         if not crowded[cell]:
-            found.compare(places, len(at_home[cell]), weigh)
+            found.compare(places, len(at_home[cell]))
             continue
         # So close to each other that k-means could not separate them: along their widest axis
         # each is compared with the next ones.
@@ -296,7 +272,7 @@ def _compare_in_cells(found: _Found, copies: Numbers) -> None:
         places = places[np.argsort(coordinates[:, coordinates.std(axis=0).argmax()], kind="stable")]
         for start in range(0, len(places), _CROWDED):
             some = places[start : start + 2 * _CROWDED]
-            found.compare(some, min(_CROWDED, len(some)), weigh)
+            found.compare(some, min(_CROWDED, len(some)))
 
 
 def _cells(found: _Found) -> tuple[Floats, NDArray[np.int32]]:

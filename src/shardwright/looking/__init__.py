@@ -88,7 +88,7 @@ def look(
     from shardwright.looking.duplicates import as_cosine, write_groups
     from shardwright.looking.pictures import Previews
     from shardwright.looking.report import write_report
-    from shardwright.looking.terminal import show
+    from shardwright.looking.samples import show
     from shardwright.looking.viewer import Viewer
 
     # Before anything is read, which may take a while.
@@ -161,31 +161,21 @@ def _require_outside(source: Source, *files: Path | None) -> None:
 
 def open_source(flag: str, path: object, recipe: object, progress: Progress) -> Source:
     """Open a store, a shard folder, a split folder or a URL."""
-    from shardwright.layout import JSONL_NAME
-    from shardwright.looking.shards import open_shards
-    from shardwright.looking.stores import StoreSource
-    from shardwright.shards.format.parts import is_packed, parts_of
+    from shardwright.looking.shard_source import open_shards
+    from shardwright.looking.store_source import StoreSource
     from shardwright.storage.fetched import folder_at
     from shardwright.store.store import Store, find_recipe, is_store
-    from shardwright.verifying.folder import is_shard_folder
+    from shardwright.verifying import require_folder, shard_folders
 
     file = find_recipe(recipe)
     location = file.paths["store"] if path is None else as_text(flag, path)
     folder = Path(location)
-    if folder.exists() and not folder.is_dir():
-        fix = "give the store or the shard folder that it is in"
-        raise UsageError("is a file", path=folder, fix=fix)
-    if folder_at(location).path is None:
-        return open_shards(location, progress)
-    if not folder.exists():
-        raise InputMissingError("no such folder", path=folder, fix="give a store or a shard folder")
-    if is_store(folder):
-        return StoreSource(Store.at(folder, given=file), progress)
-    if is_packed(folder) or parts_of(folder) or is_shard_folder(folder):
-        return open_shards(location, progress)
-    what = f"is not a store (no {JSONL_NAME}) and not a shard folder (no .tar)"
-    fix = "give the folder that derive, migrate or pack wrote"
-    raise UsageError(what, path=folder, fix=fix)
+    if folder.exists() or folder_at(location).path is not None:
+        require_folder(folder)
+        if is_store(folder):
+            return StoreSource(Store.at(folder, given=file), progress)
+        shard_folders(folder)
+    return open_shards(location, progress)
 
 
 def _has_screen() -> bool:

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from threading import Lock
 
@@ -20,14 +21,14 @@ from shardwright.deriving.images import BadImageError, Pictures, Size
 from shardwright.encoders.base import pixels
 from shardwright.errors import ShardwrightError
 from shardwright.looking import latents
-from shardwright.looking.latents import Agreement, Pair, Preview
+from shardwright.looking.latents import Agreement, Numbers, Pair, Preview
 from shardwright.looking.sources import Source
 from shardwright.recipes import Component
 from shardwright.store.provenance import SRGB
 from shardwright.store.records import CROP, Record
+from shardwright.verifying.image_places import ends_below
 
 THUMBNAIL, LARGE = 256, 1024  # pixels of the longer side
-_DEEPEST = 32  # folders of a path that are looked for elsewhere
 _PICTURES = ("jpg", "jpeg", "png", "webp")  # members of any tool
 _SCALES = (8, 4, 2)  # that a JPEG can be decoded at
 _CACHE = 1 << 26  # bytes of finished pictures
@@ -54,8 +55,7 @@ class Previews:
 
     def __init__(self, source: Source, folder: Path | None, *, decode: bool) -> None:
         self.source, self._folder, self._decode = source, folder, decode
-        self._previews: dict[str, Preview | None] = {}
-        self._agreements: dict[str, Agreement | None] = {}
+        self._chosen, self._agreement = cache(self._choose), cache(self._agree)
         self._cache: OrderedDict[object, bytes] = OrderedDict()
         self._held = 0
         self._lock, self._choosing = Lock(), Lock()
@@ -87,16 +87,7 @@ class Previews:
 
     def agreement(self, component: Component) -> Agreement | None:
         """Compare latents with their images and with others; None if unknown."""
-        with self._choosing:
-            if component.name in self._agreements:
-                return self._agreements[component.name]
-        preview = self._preview(component)
-        found = None
-        most = _DECODED if self._decode else _CHECKED
-        if preview is not None and (pairs := list(self._pairs(component, most))):
-            found = latents.agreement(preview, pairs)
-        self._agreements[component.name] = found
-        return found
+        return self._agreement(component)
 
     def file(self, number: int) -> str | None:
         """Find the image file of a sample."""
@@ -134,9 +125,7 @@ class Previews:
             if self.source.is_trusted:  # a stranger's record may name any file
                 yield path
             return
-        names = [name for name in path.split("/") if name not in ("", "..", ".")][-_DEEPEST:]
-        for start in range(len(names)):  # the longest path that is there is the most certain
-            yield str(self._folder.joinpath(*names[start:]))
+        yield from ends_below(self._folder, path)
 
     def _thumbnail(self, number: int, latent: bool) -> bytes | None:
         found = None if latent else self._framed(number, THUMBNAIL)
@@ -175,39 +164,43 @@ class Previews:
                     return image.convert("RGB")
         return None
 
+    def _array(self, number: int, name: str) -> Numbers | None:
+        """Read an array of a sample; None if it is not there, or damaged."""
+        there = name in self.source.members(number)
+        value = self.source.member(number, name).value if there else None
+        return value if isinstance(value, np.ndarray) else None
+
     def _latent(self, number: int, component: Component) -> Image.Image | None:
         preview = self._preview(component)
-        member = self.source.member(number, component.suffix) if preview else None
-        if preview is None or member is None or not isinstance(member.value, np.ndarray):
-            return None
-        return Image.fromarray(preview.picture(member.value))
+        array = self._array(number, component.suffix) if preview else None
+        return Image.fromarray(preview.picture(array)) if preview and array is not None else None
 
     def _latent_png(self, number: int, name: str) -> bytes | None:
-        component = next((c for c in self.latents if c.name == name), None)
+        component = self.source.recipe.by_name.get(name)
         found = self._latent(number, component) if component else None
-        if found is not None:
-            found.thumbnail((LARGE, LARGE))
-        return None if found is None else _png(found)
+        if found is None:
+            return None
+        found.thumbnail((LARGE, LARGE))
+        return _png(found)
 
     def _heat(self, number: int, name: str) -> bytes | None:
-        if name not in self.source.members(number):
-            return None
-        member = self.source.member(number, name)
-        if not isinstance(member.value, np.ndarray):
-            return None
-        return _png(Image.fromarray(latents.heat(member.value, member.component)))
+        array, component = self._array(number, name), self.source.recipe.arrays.get(name)
+        return None if array is None else _png(Image.fromarray(latents.heat(array, component)))
 
     def _preview(self, component: Component) -> Preview | None:
         with self._choosing:
-            if component.name not in self._previews:
-                settings = self.source.settings.get(component.name, {})
-                self._previews[component.name] = latents.choose(
-                    component,
-                    settings,
-                    lambda: self._pairs(component, _PAIRS),
-                    decode=self._decode,
-                )
-            return self._previews[component.name]
+            return self._chosen(component)
+
+    def _choose(self, component: Component) -> Preview | None:
+        settings = self.source.settings.get(component.name, {})
+        return latents.choose(
+            component, settings, lambda: self._pairs(component, _PAIRS), decode=self._decode
+        )
+
+    def _agree(self, component: Component) -> Agreement | None:
+        preview = self._preview(component)
+        pairs = self._pairs(component, _DECODED if self._decode else _CHECKED)
+        return None if preview is None else latents.agreement(preview, pairs)
 
     def _pairs(self, component: Component, most: int) -> Iterator[Pair]:
         """Give latents with the pixels that they show, of samples all over the source."""
@@ -215,9 +208,9 @@ class Previews:
         for number in ready[even(len(ready), most)].tolist():
             with suppress(ShardwrightError):  # of a damaged sample, which its own page shows
                 framed = self._framed(number, _PAIR_SIDE)
-                member = self.source.member(number, component.suffix) if framed else None
-                if framed is not None and member and isinstance(member.value, np.ndarray):
-                    yield member.value, pixels(framed)
+                array = self._array(number, component.suffix) if framed else None
+                if framed is not None and array is not None:
+                    yield array, pixels(framed)
 
     def _kept(self, key: object, make: Callable[[], bytes | None]) -> bytes | None:
         with self._lock:

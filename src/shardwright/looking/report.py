@@ -19,8 +19,8 @@ from shardwright.comparing.vectors import even
 from shardwright.errors import UsageError
 from shardwright.interrupts import check
 from shardwright.looking import overview, samples
+from shardwright.looking.duplicates import compare
 from shardwright.looking.pictures import Previews
-from shardwright.looking.search import compare
 from shardwright.looking.viewer import similar_lines, unlike
 from shardwright.progress import Progress, quantity, size
 from shardwright.storage import files
@@ -206,8 +206,8 @@ def _card(pictures: Previews, number: int) -> str:
 
 def _cut(pictures: Previews, number: int, caption: str) -> Iterator[str]:
     """Write a caption; what the first component that cuts it does not read is struck out."""
-    ends = [cut.at for cut in samples.cuts(pictures.source, number) if cut.at is not None]
-    at = min(ends, default=len(caption))
+    ends = (cut["at"] for cut in samples.cuts(pictures.source, number))
+    at = min((end for end in ends if end is not None), default=len(caption))
     yield escape(caption[:at])
     if at < len(caption):
         yield f"<del>{escape(caption[at:])}</del>"

@@ -1,30 +1,31 @@
-"""One sample in full: its record, its caption with the cut, its members and their statistics."""
+"""One sample in full: its record, its caption with the cut, its members and their statistics.
+
+The page asks for it, and the terminal, which may save its picture as a file.
+"""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, TypeGuard
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from shardwright.errors import ShardwrightError
+from shardwright.errors import InputMissingError, ShardwrightError
+from shardwright.looking.pictures import Previews
 from shardwright.looking.sources import Member, Source
 from shardwright.recipes import BFLOAT16, Recipe
 from shardwright.reporting.rows import CUT_AT
+from shardwright.storage import files
 from shardwright.store.facts import LOST
 from shardwright.store.records import Record
 
-
-@dataclass(frozen=True)
-class Cut:
-    """A caption that was longer than a component reads."""
-
-    component: str
-    lost: int  # tokens
-    at: int | None  # characters that were kept
+if TYPE_CHECKING:
+    from shardwright.looking import LookSummary
 
 
 _SHORT = 300  # characters of a caption in a list
@@ -68,10 +69,7 @@ def full(source: Source, number: int) -> dict[str, Any]:
         **_brief(source, number, record),
         "fault": fault,
         "text": caption if isinstance(caption, str) else "",
-        "cuts": [
-            {"component": cut.component, "at": cut.at, "lost": cut.lost}
-            for cut in cuts(source, number)
-        ],
+        "cuts": list(cuts(source, number)),
         "tokens": {name: mask.count("1") for name, mask in masks.items()},
         "masks": masks,
         "members": [
@@ -83,14 +81,41 @@ def full(source: Source, number: int) -> dict[str, Any]:
     }
 
 
-def cuts(source: Source, number: int) -> Iterator[Cut]:
-    """Say where the caption of a sample was cut off."""
+def show(pictures: Previews, image_id: str, save: Path | None, summary: LookSummary) -> None:
+    """Find a sample by its id, and save its picture if asked to."""
+    source = pictures.source
+    try:
+        number = source.table.ids.index(image_id)
+    except ValueError:
+        example = source.table.ids[0]
+        fix = f"give one that is there, for example {example}"
+        raise InputMissingError(
+            f"--id {image_id}: no such sample", path=source.name, fix=fix
+        ) from None
+    summary.sample = full(source, number)
+    if save is not None:
+        made = pictures.image(number)
+        summary.saved_latent = made is None
+        made = made or pictures.thumbnail(number, latent=True)
+        if made is None:
+            what = f"--save: nothing shows {image_id}"
+            fix = "give the folder of the images with --images"
+            raise InputMissingError(what, path=source.name, fix=fix)
+        out = io.BytesIO()
+        Image.open(io.BytesIO(made)).save(out, "png")
+        files.write(save, out.getvalue())
+        summary.saved = str(save)
+
+
+def cuts(source: Source, number: int) -> Iterator[dict[str, Any]]:
+    """Say where the caption of a sample was cut off: the characters kept, and the tokens lost."""
     numbers = source.table.numbers
     for column, values in numbers.items():
         if column.startswith(LOST) and values[number] > 0:
             name = column.removeprefix(LOST)
             at = _finite(numbers[CUT_AT + name].item(number)) if CUT_AT + name in numbers else None
-            yield Cut(name, int(values[number]), None if at is None else int(at))
+            kept = None if at is None else int(at)
+            yield {"component": name, "at": kept, "lost": int(values[number])}
 
 
 def shown_record(record: Record, recipe: Recipe) -> Record:

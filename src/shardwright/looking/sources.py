@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
 from shardwright.buckets import Bucket, is_bucket
+from shardwright.comparing.copies import image_vector
 from shardwright.looking.table import Table
 from shardwright.recipes import Component, Recipe
 from shardwright.store.provenance import Settings
@@ -41,43 +43,45 @@ class Member:
     fault: str | None = None
 
 
-class Source(Protocol):
+class Source(ABC):
     """A store, or shards; samples are numbered from 0 in the order of its table."""
 
-    name: str  # as the user gave it
-    kind: str
-    recipe: Recipe
-    settings: Mapping[str, Settings]  # how each component was made, as far as that is recorded
+    kind: ClassVar[str]
     table: Table
-    vector: Component | None  # the component by which images are compared
     buckets: list[BucketCount]
-    notes: list[str]  # about the source, for the user
-    bytes_estimated: bool  # whether those of the buckets are
-    is_trusted: bool  # whether its records may name files of this machine
+    bytes_estimated = False  # whether those of the buckets are
+    is_trusted = True  # whether its records may name files of this machine
 
-    def record(self, number: int) -> Record:
-        """Read the record of a sample."""
-        ...
+    def __init__(self, name: str, recipe: Recipe, settings: Mapping[str, Settings]) -> None:
+        """Take its name as the user gave it, and how each component was made, if recorded."""
+        self.name, self.recipe, self.settings = name, recipe, settings
+        self.vector = image_vector(recipe)  # the component by which images are compared
+        self.notes: list[str] = []  # about the source, for the user
 
     def image_paths(self, number: int) -> list[str]:
         """Name where the image of a sample may be, most likely first."""
-        ...
+        path = self.record(number).get("image_path")
+        return [path] if isinstance(path, str) else []
 
+    @abstractmethod
+    def record(self, number: int) -> Record:
+        """Read the record of a sample."""
+
+    @abstractmethod
     def place(self, number: int) -> str:
         """Say where a sample is."""
-        ...
 
+    @abstractmethod
     def members(self, number: int) -> list[str]:
         """Name the members of a sample."""
-        ...
 
+    @abstractmethod
     def member(self, number: int, name: str) -> Member:
         """Read a member of a sample."""
-        ...
 
+    @abstractmethod
     def vectors(self, component: Component) -> Iterator[NDArray[Any]]:
         """Read a vector of every sample in blocks, NaN where there is none."""
-        ...
 
 
 def by_size(bucket: str) -> tuple[bool, int, int, str]:

@@ -6,11 +6,10 @@ case, everything else as numbers.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from itertools import chain
-from threading import Lock
 from types import MappingProxyType, NoneType
 from typing import Any
 
@@ -38,7 +37,7 @@ _NAMES = ("image_id", "caption", "aspect_bucket", "part", "state")  # columns th
 _HIDDEN = (CUT_AT, "crop_", "decoded_", "format_version")  # nobody sorts by these
 _MOST_COLUMNS = 64  # of numbers: the records may be anybody's
 _LARGEST = 1e15  # of them: larger ones, and infinity, would spoil every chart
-_MOST_ORDERS = 8  # that are kept
+_MOST_ORDERS = 8  # of samples, that are kept
 _NOTHING: Mapping[str, list[Any]] = MappingProxyType({})
 
 
@@ -210,11 +209,11 @@ class Table:
     numbers: dict[str, NDArray[np.float64]]  # by column; NaN where it is not known
     hashes: Hashes  # of the files of images that are ready
     flags: dict[str, Chosen] = field(default_factory=dict)
-    _orders: OrderedDict[Query, Numbers] = field(default_factory=OrderedDict)
-    _lock: Lock = field(default_factory=Lock)
+    compared: dict[str, Chosen] = field(default_factory=dict)  # by how they compare with others
 
     def __post_init__(self) -> None:
         """Mark what follows from the numbers."""
+        self._found = lru_cache(_MOST_ORDERS)(self._select)
         lost = [column > 0 for name, column in self.numbers.items() if name.startswith(LOST)]
         if lost:
             self.flags[TRUNCATED] = np.logical_or.reduce(lost)
@@ -245,24 +244,16 @@ class Table:
 
     def put(self, name: str, column: NDArray[np.float64], flags: Mapping[str, Chosen]) -> None:
         """Add a column, and flags that follow from it."""
-        with self._lock:  # others read them meanwhile, so they are replaced and not changed
-            self.numbers = {**self.numbers, name: column}
-            self.flags = {**self.flags, **flags}
-            self._orders = OrderedDict()
+        # Others read them meanwhile, so they are replaced and not changed.
+        self.numbers = {**self.numbers, name: column}
+        self.flags = {**self.flags, **flags}
+        self._found = lru_cache(_MOST_ORDERS)(self._select)
 
-    def select(self, query: Query, compared: Mapping[str, Chosen] | None = None) -> Numbers:
-        """Find samples, in order; ``compared`` marks them by how they compare with others."""
-        orders = self._orders
-        found = orders.get(query)
-        if found is None:
-            found = self._select(query, compared or {})
-            with self._lock:
-                orders[query] = found
-                if len(orders) > _MOST_ORDERS:
-                    orders.popitem(last=False)
-        return found
+    def select(self, query: Query) -> Numbers:
+        """Find samples, in order."""
+        return self._found(query)
 
-    def _select(self, query: Query, compared: Mapping[str, Chosen]) -> Numbers:
+    def _select(self, query: Query) -> Numbers:
         chosen = np.ones(len(self), np.bool_)
         for column, name in (
             (self.buckets, query.bucket),
@@ -271,7 +262,7 @@ class Table:
         ):
             if name:
                 chosen &= column.having(name)
-        for marks, name in ((self.flags, query.flag), (compared, query.other)):
+        for marks, name in ((self.flags, query.flag), (self.compared, query.other)):
             if name:
                 chosen &= marks.get(name, np.zeros(len(self), np.bool_))
         for word in query.text.split():

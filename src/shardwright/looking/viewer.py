@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardwright.comparing import similar
 from shardwright.errors import UsageError
 from shardwright.looking import overview, samples
+from shardwright.looking.duplicates import Alike, Search
 from shardwright.looking.latents import Agreement
 from shardwright.looking.pictures import Previews
-from shardwright.looking.search import Alike, Search
 from shardwright.looking.sources import Source
-from shardwright.looking.table import Chosen, Numbers, Query
+from shardwright.looking.table import Numbers, Query, Table
 from shardwright.progress import quantity
 from shardwright.store.facts import NEAR_DUPLICATE, OUTLIER, Attention
 
@@ -26,9 +24,11 @@ _GROUPS, _SIDE_BY_SIDE = 10, 12
 _POINTS = 100_000  # of a map
 _GRID = 65535  # steps of a map's sides
 _LISTED = 20  # ids
+_LARGEST = 10**9  # number of a page
 
 Parameters = Mapping[str, str]
 Answer = dict[str, Any]
+Number = TypeVar("Number", int, float)
 
 
 class Viewer:
@@ -39,6 +39,10 @@ class Viewer:
         self.source: Source = pictures.source
         self.table = self.source.table
         self.search = Search(self.source)
+        # Of each sample its number in the other source, -1 if it is not there.
+        self._there = np.full(len(self.table), -1)
+        if other is not None:
+            self._compare(other.source.table)
 
     def overview(self, given: Parameters) -> Answer:
         """Give the overview."""
@@ -83,8 +87,8 @@ class Viewer:
     def samples(self, given: Parameters) -> Answer:
         """Give a page of the samples that a query finds."""
         found = self._found(given)
-        size = min(integer(given, "size", _PAGE, least=1), _MOST)
-        page = integer(given, "page", 0)
+        size = min(number(given, "size", _PAGE, 1, _LARGEST), _MOST)
+        page = number(given, "page", 0, 0, _LARGEST)
         some = found[page * size : (page + 1) * size].tolist()
         return {
             "total": len(found),
@@ -110,7 +114,7 @@ class Viewer:
 
     def number_there(self, number: int) -> int | None:
         """Find a sample in the other source."""
-        found = int(self._numbers_there[number]) if self.others else -1
+        found = int(self._there[number])
         return found if found >= 0 else None
 
     def similar(self, given: Parameters) -> Answer:
@@ -122,7 +126,8 @@ class Viewer:
     def groups(self, given: Parameters) -> Answer:
         """Give groups of samples that are alike."""
         alike = self._alike()
-        threshold, page = fraction(given, "threshold", similar.DEFAULT), integer(given, "page", 0)
+        threshold = number(given, "threshold", similar.DEFAULT, 0, 1)
+        page = number(given, "page", 0, 0, _LARGEST)
         found = alike.found.groups(max(threshold, similar.FLOOR))
         return {
             "groups": len(found),
@@ -168,7 +173,7 @@ class Viewer:
         return {"legend": legend, "codes": column.codes[points].tolist()}
 
     def _found(self, given: Parameters) -> Numbers:
-        return self.table.select(Query.of(given), self._compared)
+        return self.table.select(Query.of(given))
 
     def _brief(self, number: int) -> Answer:
         answer = samples.brief(self.source, number)
@@ -220,35 +225,28 @@ class Viewer:
         step = max(1, -(-len(places) // _POINTS))
         return places[::step]
 
-    @cached_property
-    def _numbers_there(self) -> NDArray[np.int64]:
-        """Give the number of each sample in the other source, -1 if it is not there."""
-        assert self.others is not None
-        there = {image_id: n for n, image_id in enumerate(self.others.source.table.ids)}
-        return np.array([there.get(image_id, -1) for image_id in self.table.ids], np.int64)
-
-    @cached_property
-    def _compared(self) -> dict[str, Chosen]:
-        if self.others is None:
-            return {}
-        there, captions = self._numbers_there, self.others.source.table.captions
-        both = there >= 0
-        changed = [
-            bool(both[n]) and self.table.captions[n] != captions[int(there[n])]
-            for n in range(len(self.table))
-        ]
-        return {"both": both, "missing": ~both, "caption": np.array(changed, np.bool_)}
+    def _compare(self, there: Table) -> None:
+        """Mark which samples the other source has too, and which with another caption."""
+        numbers = {image_id: n for n, image_id in enumerate(there.ids)}
+        there_too = (numbers.get(image_id, -1) for image_id in self.table.ids)
+        self._there = np.fromiter(there_too, np.int64, len(self.table))
+        both = self._there >= 0
+        changed = np.zeros(len(both), np.bool_)
+        for n in np.flatnonzero(both).tolist():
+            changed[n] = self.table.captions[n] != there.captions[int(self._there[n])]
+        self.table.compared = {"both": both, "missing": ~both, "caption": changed}
 
     def _other(self) -> Answer | None:
         if self.others is None:
             return None
-        here, there = set(self.table.ids), self.others.source.table.ids
-        only = [image_id for image_id in there if image_id not in here]
+        here = set(self.table.ids)
+        only = [image_id for image_id in self.others.source.table.ids if image_id not in here]
+        counts = {name: int(marked.sum()) for name, marked in self.table.compared.items()}
         return {
             "path": self.others.source.name,
-            "both": int((self._numbers_there >= 0).sum()),
-            "only_here": int((self._numbers_there < 0).sum()),
-            "captions": int(self._compared["caption"].sum()),
+            "both": counts["both"],
+            "only_here": counts["missing"],
+            "captions": counts["caption"],
             "only_there": only[:_LISTED],
             "only_there_count": len(only),
         }
@@ -290,23 +288,16 @@ def unlike(name: str, agreement: Agreement | None) -> str | None:
     )
 
 
-def integer(given: Parameters, name: str, default: int, least: int = 0) -> int:
-    """Read a whole number of a request."""
-    text = given.get(name) or str(default)
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
-        raise UsageError(f"{name} is {text!r}", fix=f"give a whole number from {least}")
-    return int(text)
-
-
-def fraction(given: Parameters, name: str, default: float) -> float:
-    """Read a number from 0 to 1 of a request."""
-    text = given.get(name) or str(default)
+def number(given: Parameters, name: str, default: Number, least: int, most: int) -> Number:
+    """Read a number of a request; it is a whole one if the default is."""
+    kind, text = type(default), given.get(name) or str(default)
     try:
-        value = float(text)
+        value = kind(text)
     except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise UsageError(f"{name} is {text!r}", fix="give a number from 0 to 1")
+        value = kind(-1)
+    if not least <= value <= most:
+        what = "whole number" if kind is int else "number"
+        raise UsageError(f"{name} is {text!r}", fix=f"give a {what} from {least} to {most:,}")
     return value
 
 

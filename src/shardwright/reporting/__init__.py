@@ -144,7 +144,7 @@ def status(
     """
     # Here, so that importing the package and printing --help are quick.
     from shardwright.reporting.export import require_table
-    from shardwright.reporting.run import look
+    from shardwright.reporting.store_status import report_on
     from shardwright.store import commands
     from shardwright.store.store import find_places, holds_shards, is_store
 
@@ -171,4 +171,4 @@ def status(
     if table is not None:
         require_table(table, store)
     captions = place_or_none("[paths] captions", file.paths.get("captions"))
-    return look(store, shards, engine, progress or Progress(), table, captions)
+    return report_on(store, shards, engine, progress or Progress(), table, captions)

@@ -63,12 +63,12 @@ def recipe(
     ``shardwright.toml`` of the working folder is in force, else the recipe of the store, else
     ``prx``. ``init`` is the file to write; it must not exist.
     """
-    from shardwright.showing import run  # here, to keep --help fast
+    from shardwright.showing import recipe_text  # here, to keep --help fast
 
     if list:
-        return RecipeSummary(shipped=run.shipped())
+        return RecipeSummary(shipped=recipe_text.shipped())
     given = None if recipe is None else as_text("--recipe", recipe, "a file or a name")
     store = place_or_none("--derived-dir", derived_dir)
     if given is not None and store is not None:
         raise UsageError("a recipe and --derived-dir are both given", fix="give one of them")
-    return run.show(given, store, place_or_none("--init", init))
+    return recipe_text.show(given, store, place_or_none("--init", init))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardwright.summary import Summary
@@ -39,16 +39,16 @@ class Finding:
         return shown(f"{place}: {self.what}; {self.fix}")  # names may hold anything
 
 
-@dataclass(frozen=True)
+@dataclass
 class VerifyReport(Summary):
     """What ``verify`` checked and found."""
 
     path: str
     read_data: bool
-    checked: dict[str, int]  # how many of what: records and arrays, or shards and samples
-    bytes: int  # of the arrays or shards that were checked
-    findings: list[Finding]
-    seconds: float
+    checked: dict[str, int] = field(default_factory=dict)  # how many of what
+    bytes: int = 0  # of the arrays or shards that were checked
+    findings: list[Finding] = field(default_factory=list)
+    seconds: float = 0.0
     outdated: int = 0  # samples whose record, arrays or image have changed since
     not_compared: int = 0  # members whose array or image is missing
     recomputed: int | None = None  # samples that were compared with their images, if asked for

@@ -1,6 +1,6 @@
 """``shardwright.verify``: checks a store or a shard folder, and lists what is wrong.
 
-Shards: ``parts`` → ``folder`` → ``shard`` → ``sample`` → ``against`` the store, or the ``images``;
+Shards: ``shards`` → ``folder`` → ``shard`` → ``sample`` → ``against_store``, or ``against_images``;
 and ``loader_rules``.
 A store: ``store``.
 """
@@ -8,6 +8,7 @@ A store: ``store``.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 
 from shardwright.entry import entry
@@ -67,60 +68,65 @@ def verify(
             if given is not None:
                 fix = "give --against the images that the shards show"
                 raise UsageError(f"{flag} is for samples that are recomputed", fix=fix)
-    ray, report = ray_of(engine, ray_address), progress or Progress()
+    ray, progress = ray_of(engine, ray_address), progress or Progress()
     if not place_at(target).reads_are_requests:  # else only if nothing is found there
-        _require_folder(target)
+        require_folder(target)
     seen = [target, *([] if source is None else [source])]
-    with tasks_on(ray, workers, report.warn, reads=seen) as where:
+    report, started = VerifyReport(str(target), read_data), time.monotonic()
+    with tasks_on(ray, workers, progress.warn, reads=seen) as where:
         if is_store(target):
             if source is not None or loaders:
                 flag = "--loaders" if source is None else "--against"
                 raise UsageError("is a store", path=target, fix=f"{flag} is for a shard folder")
             from shardwright.verifying.store import verify_store
 
-            store = Store.at(local(target), given=file)
-            return verify_store(store, read_data=read_data, engine=where, progress=report)
-        from shardwright.verifying.parts import complete_fixes, verify_shards, with_loaders
+            verify_store(Store.at(local(target), given=file), report, where, progress)
+        else:
+            from shardwright.verifying.folder import read_folder
+            from shardwright.verifying.shards import add_loaders, complete_fixes, verify_shards
 
-        parts = _parts(target)
-        recomputing = None
-        if images is not None:
-            from shardwright.verifying.images import Recomputing
+            folders = [read_folder(name, path) for name, path in shard_folders(target).items()]
+            recomputing = None
+            if images is not None:
+                from shardwright.verifying.against_images import Recomputing
 
-            folders, on = parts or {"": target}, _device(device)
-            recomputing = Recomputing(folders, images, count, file, on, report)
-            source = None
-        found = verify_shards(
-            target, parts, read_data=read_data, against=source, engine=where, progress=report
-        )
-        if recomputing is not None:
-            found = recomputing.compare(found)
-        if loaders:
-            found = with_loaders(found, parts or {"": target}, report)
-        return complete_fixes(found, target, source)
-
-
-def _parts(target: Location) -> Mapping[str, Location]:
-    """Find the parts of a split folder; raise if there are no shards at all."""
-    from shardwright.shards.format.parts import is_packed, parts_of
-    from shardwright.verifying.folder import is_shard_folder
-
-    packed = is_packed(target)
-    parts = {} if packed else parts_of(target)
-    if not (packed or parts or is_shard_folder(target)):
-        _require_folder(target)
-        what = f"is not a store (no {JSONL_NAME}) and not a shard folder (no .tar)"
-        fix = "give the folder that derive, migrate or pack wrote"
-        raise UsageError(what, path=target, fix=fix)
-    return parts
+                on, source = _device(device), None
+                recomputing = Recomputing(report, folders, images, count, file, on, progress)
+            verify_shards(report, target, folders, source, where, progress)
+            if recomputing is not None:
+                recomputing.compare()
+            if loaders:
+                add_loaders(report, folders, progress)
+            complete_fixes(report, target, source)
+    report.seconds = round(time.monotonic() - started, 3)
+    return report
 
 
-def _require_folder(path: Location) -> None:
+def require_folder(path: Location) -> None:
+    """Raise if there is no folder."""
     if not path.exists():
         raise InputMissingError("no such folder", path=path, fix="give a store or a shard folder")
     if not path.is_dir():
         fix = "give the store or the shard folder that it is in"
         raise UsageError("is a file", path=path, fix=fix)
+
+
+def shard_folders(target: Location) -> Mapping[str, Location]:
+    """Give the parts of a split folder by name, or a shard folder by a blank name.
+
+    It may be another tool's; raise if there are no shards at all.
+    """
+    from shardwright.shards.format.parts import is_packed, parts_of
+    from shardwright.storage.place import place_at
+
+    packed = is_packed(target)
+    parts = {} if packed else parts_of(target)
+    if not (packed or parts or any(place_at(target).list(".tar"))):
+        require_folder(target)
+        what = f"is not a store (no {JSONL_NAME}) and not a shard folder (no .tar)"
+        fix = "give the folder that derive, migrate or pack wrote"
+        raise UsageError(what, path=target, fix=fix)
+    return parts or {"": target}
 
 
 def _device(given: object) -> str:

@@ -7,9 +7,9 @@ would read it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import xxhash
 
@@ -31,15 +31,14 @@ from shardwright.shards.format.manifest import (
     ShardEntry,
     Unfinished,
 )
-from shardwright.shards.format.names import bucket_folder, existing_buckets
-from shardwright.shards.format.parts import is_packed
 from shardwright.storage.files import TMP_SUFFIX, read_existing
 from shardwright.storage.place import place_at
-from shardwright.storage.urls import Location, names
+from shardwright.storage.urls import Location
 from shardwright.store import commands
-from shardwright.store.findings import EMPTY_OUTDATED, NOT_COMPARED, Finding
+from shardwright.store.findings import EMPTY_OUTDATED, NOT_COMPARED, OUTDATED, Finding
 from shardwright.store.store import Store
-from shardwright.verifying.against import PACK_AGAIN, Source, left_out, other_recipe, update
+from shardwright.verifying.against_store import PACK_AGAIN, Source, left_out, other_recipe, update
+from shardwright.verifying.sample import OWN_SIZE
 from shardwright.verifying.shard import Checker, Outlines, Seen, ShardToCheck
 
 TAR = ".tar"
@@ -47,26 +46,74 @@ _RESUME = "run the same pack with --resume"
 _BUILD_AGAIN = "build again with --overwrite"
 
 
-def is_shard_folder(path: Location) -> bool:
-    """Whether a folder holds shards, ours or another tool's."""
-    return is_packed(path) or any(place_at(path).list(TAR))
+@dataclass
+class Folder:
+    """A shard folder, as its manifest and the note of an unfinished run describe it."""
+
+    part: str  # of a split; blank if it is none
+    path: Location
+    files: dict[str, int]  # its tars, also partly written ones, with their sizes
+    packed: Manifest | None = None
+    unfinished: Unfinished | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Give the sizes of its shards."""
+        return {path: size for path, size in self.files.items() if path.endswith(TAR)}
+
+    @property
+    def done(self) -> Manifest | None:
+        """Give the manifest, if no run is unfinished."""
+        return None if self.unfinished else self.packed
+
+    @property
+    def listed(self) -> Manifest | None:
+        """Give what the shards that are there should be."""
+        return self.unfinished.base if self.unfinished else self.packed
+
+
+def read_folder(part: str, path: Location) -> Folder:
+    """Read the manifest and the note of an unfinished run, and check them.
+
+    A build that has not touched the shards that are there is reported, and then left aside.
+    """
+    folder = Folder(part, path, dict(sorted(place_at(path).list((TAR, TAR + TMP_SUFFIX)))))
+
+    def read(name: str, load: Callable[[Location], Document | None]) -> Document | None:
+        try:
+            return load(path)
+        except DamageError as error:
+            fix = error.fix or PACK_AGAIN
+            folder.findings.append(_finding("manifest_damaged", name, error.what, fix))
+            return None
+
+    packed = folder.packed = read(MANIFEST_NAME, manifest.load_manifest)
+    unfinished = read(UNFINISHED_NAME, manifest.load_unfinished)
+    if unfinished is not None:
+        # A build stages its shards; one that replaces others removes their manifest first.
+        listed = {entry.path for entry in packed.shards} if packed else set[str]()
+        untouched = unfinished.is_build and packed is not None and listed.issuperset(folder.sizes)
+        folder.findings.append(_interrupted(path, unfinished, untouched))
+        folder.unfinished = None if untouched else unfinished
+    if folder.done is not None:
+        folder.findings += _contradictions(path, folder.done)
+    elif folder.unfinished is None and not (path / STATE_FOLDER / MANIFEST_NAME).is_file():
+        folder.findings.append(_no_manifest(path))
+    return folder
 
 
 def check_folder(
-    folder: Location, source: Source | None, read_data: bool, engine: Engine, progress: Progress
-) -> tuple[list[Finding], list[Seen]]:
-    """Check a shard folder; give also what was seen of each shard."""
-    shards = place_at(folder)
-    there = dict(sorted(shards.list((TAR, TAR + TMP_SUFFIX))))
-    sizes = {path: size for path, size in there.items() if path.endswith(TAR)}
-    packed, unfinished, findings = _documents(folder, sizes)
-    done = None if unfinished else packed
-    listed = packed or (unfinished.base if unfinished else None)
-    checker = Checker(shards, listed.samples_of() if listed else SPECIFICATION, read_data)
+    folder: Folder, source: Source | None, read_data: bool, engine: Engine, progress: Progress
+) -> list[Seen]:
+    """Check the shards of a folder, add what is wrong to its findings, and give what was seen."""
+    shards, sizes, findings = place_at(folder.path), folder.sizes, folder.findings
+    packed, done, described = folder.packed, folder.done, folder.packed or folder.listed
+    checker = Checker(shards, described.samples_of() if described else SPECIFICATION, read_data)
     outlines = Outlines(shards)
     if source is not None and packed is not None:
-        source = replace(source, update=update(source.store, folder, packed))
-    compared = list(_compare(outlines, sizes, packed, unfinished))
+        source = replace(source, update=update(source.store, folder.path, packed))
+    compared = list(_compare(folder, outlines))
     tasks = [one for one in compared if isinstance(one, ShardToCheck)]
     findings += (one for one in compared if isinstance(one, Finding))
     seen = _check(checker, tasks, sizes, source, engine, progress)
@@ -76,51 +123,19 @@ def check_folder(
     findings += _own_sizes(seen, source, packed is not None and packed.runs[-1].is_build)
     if done is not None:
         store = source.store if source else None
-        if store and (other := other_recipe(store, folder, done)):
+        if store and (other := other_recipe(store, folder.path, done)):
             findings.append(other)
             store = None
-        findings += _check_empty(folder, done, store, read_data=read_data)
-    for path in sorted(there.keys() - sizes.keys()) if shards.can_replace else ():
+        findings += _check_empty(folder.path, done, store, read_data=read_data)
+    for path in sorted(folder.files.keys() - sizes.keys()) if shards.can_replace else ():
         what, fix = "partly written by an interrupted run", "the next pack removes it"
         findings.append(Finding("leftover", path, None, what, fix, damage=False))
     if source is not None:
         findings += _not_compared(source.store, seen)
         lost = [e for e in (done.shards if done else ()) if sizes.get(e.path) != e.bytes]
         keys = {key for shard in seen for key in shard.keys}
-        findings += left_out(source, keys, folder, done, lost)
-    return findings, seen
-
-
-def _documents(
-    folder: Location, there: Collection[str]
-) -> tuple[Manifest | None, Unfinished | None, list[Finding]]:
-    """Read the manifest and the note of an unfinished run, and check them.
-
-    A build that has not touched the shards that are ``there`` is reported, and then left aside.
-    """
-    findings = list[Finding]()
-
-    def read(name: str, load: Callable[[Location], Document | None]) -> Document | None:
-        try:
-            return load(folder)
-        except DamageError as error:
-            fix = error.fix or PACK_AGAIN
-            findings.append(_finding("manifest_damaged", name, error.what, fix))
-            return None
-
-    packed = read(MANIFEST_NAME, manifest.load_manifest)
-    unfinished = read(UNFINISHED_NAME, manifest.load_unfinished)
-    if unfinished is not None:
-        # A build stages its shards; one that replaces others removes their manifest first.
-        listed = {entry.path for entry in packed.shards} if packed else set[str]()
-        untouched = unfinished.is_build and packed is not None and listed.issuperset(there)
-        findings.append(_interrupted(folder, unfinished, untouched))
-        unfinished = None if untouched else unfinished
-    if packed is not None and unfinished is None:
-        findings += _contradictions(folder, packed)
-    elif unfinished is None and not (folder / STATE_FOLDER / MANIFEST_NAME).is_file():
-        findings.append(_no_manifest(folder))
-    return packed, unfinished, findings
+        findings += left_out(source, keys, folder.path, done, lost)
+    return seen
 
 
 def _interrupted(folder: Location, note: Unfinished, untouched: bool) -> Finding:
@@ -161,12 +176,6 @@ def _no_manifest(folder: Location) -> Finding:
     if (folder / STATE_FOLDER / INDEX_FOLDER).exists():
         what = "is missing, although shards have indexes"
         return _finding("manifest_missing", MANIFEST_NAME, what, PACK_AGAIN)
-    above = folder.resolve().parent
-    is_bucket = folder.resolve().name.removeprefix(bucket_folder("")) in existing_buckets(above)
-    if is_bucket and (above / STATE_FOLDER / MANIFEST_NAME).is_file():
-        what = "is part of a shard folder, whose manifest is not checked"
-        fix = f"verify {above}, which also finds missing and changed shards"
-        return Finding("part", str(folder), None, what, fix, damage=False)
     what = "has no manifest, so missing shards and changed bytes cannot be detected"
     fix = f"copy {STATE_FOLDER} along with the shards, or pack again"
     return Finding("no_manifest", str(folder), None, what, fix, damage=False)
@@ -181,14 +190,9 @@ def _renamed(path: str, name: str) -> Finding:
     return Finding("renamed", path, None, what, fix)
 
 
-def _compare(
-    outlines: Outlines,
-    sizes: Mapping[str, int],
-    packed: Manifest | None,
-    unfinished: Unfinished | None,
-) -> Iterator[ShardToCheck | Finding]:
+def _compare(folder: Folder, outlines: Outlines) -> Iterator[ShardToCheck | Finding]:
     """Compare the shards that are there with the manifest: what to check, and what is wrong."""
-    listed = unfinished.base if unfinished else packed
+    sizes, listed, unfinished = folder.sizes, folder.listed, folder.unfinished
     runs = listed.runs if listed else []
     replaced = unfinished.replaces if unfinished else []
     entries = {e.path: e for e in (listed.shards if listed else []) if e.bucket not in replaced}
@@ -207,7 +211,7 @@ def _compare(
         elif unfinished is not None:
             how = _BUILD_AGAIN if unfinished.is_build else f"delete it and {_RESUME}"
             yield ShardToCheck(path, None, how)
-        elif packed is None:
+        elif folder.packed is None:
             yield ShardToCheck(path, None, "pack the samples again with shardwright pack")
         elif missing and (name := outlines.find(path)) in missing:
             yield _renamed(path, name)
@@ -250,7 +254,7 @@ def _check(
                 continue
             seen.append(message)
             progress.advance(0 if checker.read_data else 1)
-            state = "outdated" if message.outdated else "OK"
+            state = "outdated" if message.counts[OUTDATED] else "OK"
             state = "damaged" if any(f.damage for f in message.findings) else state
             if milestones.reached(len(seen)) or state == "damaged":
                 count = quantity(len(tasks), "shards")
@@ -260,7 +264,7 @@ def _check(
 
 def _own_sizes(seen: list[Seen], source: Source | None, built: bool) -> Iterator[Finding]:
     """Report arrays that have their picture's size and not their bucket's, once per shard."""
-    found = [(shard, shard.own_size) for shard in seen if shard.own_size]
+    found = [shard for shard in seen if OWN_SIZE in shard.first]
     fix = "derive with --fit bucket and --recompute, then pack with --overwrite"
     fix += "; verify --against DERIVED_DIR prints the command"
     if built:
@@ -268,17 +272,17 @@ def _own_sizes(seen: list[Seen], source: Source | None, built: bool) -> Iterator
     elif source is not None and found:
         derive = commands.derive(source.store, fit_buckets=True)
         fix = f"run the same pack with --overwrite after {derive}"
-    for shard, fault in found:
-        count = quantity(shard.own_sizes, "such arrays")
+    for shard in found:
+        fault, count = shard.first[OWN_SIZE], quantity(shard.counts[OWN_SIZE], "such arrays")
         what = f"{fault.what} ({count} in this shard), so they do not stack in a batch"
         yield fault._replace(what=what, fix=None).finding(shard.path, f"to make them stack: {fix}")
 
 
 def _not_compared(store: Store, seen: list[Seen]) -> Iterator[Finding]:
     """Report the arrays of packed samples that the store lacks, once."""
-    if found := [shard for shard in seen if shard.missing]:
-        count = quantity(sum(shard.not_compared for shard in found), "arrays")
-        what = f"lacks {count} of packed samples, for example {found[0].missing}"
+    if found := [shard for shard in seen if NOT_COMPARED in shard.first]:
+        count = quantity(sum(shard.counts[NOT_COMPARED] for shard in found), "arrays")
+        what = f"lacks {count} of packed samples, for example {found[0].first[NOT_COMPARED].what}"
         fix = f"restore them, or make them again with {commands.derive(store)}"
         yield Finding(NOT_COMPARED, str(store.folder), None, what, fix, damage=False)
 
@@ -288,7 +292,7 @@ def _check_empty(
 ) -> Iterator[Finding]:
     """Compare the files of the empty caption with the manifest, the recipe and any store."""
     place, listed = empty_folder(folder), packed.empties()
-    there = read_existing({name: place / name for name in names(place)})
+    there = read_existing({suffix: place / suffix for suffix in listed})
     valid = dict[str, bytes]()
     fix = "restore it from a copy, or run the same pack with --append"
     for suffix, checksum in listed.items():
@@ -300,9 +304,6 @@ def _check_empty(
             yield Finding("empty_differs", name, None, what, fix)
         else:
             valid[suffix] = there[suffix]
-    for suffix in there.keys() - listed.keys():
-        what, fix = "is not in the manifest, so it is not used", "the next pack removes it"
-        yield Finding("empty_foreign", empty_name(suffix), None, what, fix, damage=False)
     for suffix, what in empty_faults(valid, packed.samples_of(), read_data=read_data):
         fix = "delete it in the store, derive, and pack with --overwrite"
         yield Finding("empty_invalid", empty_name(suffix), None, what, fix)

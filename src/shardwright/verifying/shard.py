@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,16 +29,16 @@ from shardwright.storage.extents import TarFile
 from shardwright.storage.local import BUFFER, OnePass, Readable
 from shardwright.storage.objects import Object
 from shardwright.storage.place import Place
-from shardwright.store.findings import NOT_COMPARED, OUTDATED, Finding
+from shardwright.store.findings import NOT_COMPARED, Finding
 from shardwright.text import brief
-from shardwright.verifying.against import Source
+from shardwright.verifying.against_store import Source
 from shardwright.verifying.sample import OWN_SIZE, check_sample, header, indexed, walked
 
 _REPORT = 1 << 25  # bytes between two progress messages
 _FIX_SAMPLE = "fix the sample in the store (shardwright verify there), then pack with --overwrite"
 _PACK_AGAIN = "if the store is right, pack again with --overwrite"
 _RESTORE = "restore the manifest and the indexes, or pack again with --overwrite"
-_MOST = 100  # findings per shard
+_MOST = 100  # findings per shard that are damage, and as many that are none
 
 Outline = tuple[int, list[tuple[int, bytes]]]  # a size, and the first and last header by offset
 
@@ -60,11 +61,8 @@ class Seen:
     bytes: int = 0
     keys: list[str] = field(default_factory=list)  # of its samples
     fits: bool = True  # whether size, first and last header are those of its index
-    own_size: Fault | None = None  # the first array of its picture's size, not its bucket's
-    own_sizes: int = 0
-    outdated: int = 0  # samples that the store has changed since
-    not_compared: int = 0  # members whose array is missing in the store
-    missing: str | None = None  # the first of these arrays
+    counts: Counter[str] = field(default_factory=Counter)  # faults, by kind
+    first: dict[str, Fault] = field(default_factory=dict)  # of each kind
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -78,25 +76,21 @@ class Checker:
 
     def check(self, task: ShardToCheck) -> Iterator[int | Seen]:
         """Check one shard; give the bytes read from time to time, and the result at the end."""
-        seen = Seen(task.path)
+        seen, listed = Seen(task.path), Counter[bool]()  # by whether it is damage
         try:
             with self.shards.open(task.path) as file:
                 for fault in self._faults(file, task, seen):
                     if isinstance(fault, int):
                         yield fault
-                    elif fault.kind == OWN_SIZE:
-                        seen.own_size = seen.own_size or fault
-                        seen.own_sizes += 1
-                    elif fault.kind == NOT_COMPARED:
-                        seen.not_compared += 1
-                        seen.missing = seen.missing or fault.what
-                    elif fault.kind == OUTDATED:
-                        seen.outdated += 1
-                        if seen.outdated <= _MOST:
-                            seen.findings.append(fault.finding(task.path, task.fix))
-                    elif len(seen.findings) - min(seen.outdated, _MOST) < _MOST:
+                        continue
+                    seen.counts[fault.kind] += 1
+                    seen.first.setdefault(fault.kind, fault)
+                    if fault.kind in (OWN_SIZE, NOT_COMPARED):  # reported once
+                        continue
+                    listed[fault.damage] += 1
+                    if listed[fault.damage] <= _MOST:
                         seen.findings.append(fault.finding(task.path, task.fix))
-                    else:
+                    elif fault.damage:
                         more = Fault("more", "has more faults than are listed")
                         seen.findings.append(more.finding(task.path, task.fix))
                         break

@@ -7,7 +7,6 @@ files of the folder. A few hundred bytes per record are kept in memory.
 from __future__ import annotations
 
 import posixpath
-import time
 from collections.abc import Collection, Container, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -34,17 +33,16 @@ from shardwright.store.store import IDENTITY, Store, read_identity
 _NOTE_EVERY = 100  # batches between two lines of a log
 
 
-def verify_store(
-    store: Store, *, read_data: bool, engine: Engine, progress: Progress
-) -> VerifyReport:
+def verify_store(store: Store, report: VerifyReport, engine: Engine, progress: Progress) -> None:
     """Check every record and every array of a store."""
-    started = time.monotonic()
     store.require_merged()
-    run = Commands(store)
-    samples, findings = _read_records(store, run, progress)
+    run, findings, read_data = Commands(store), report.findings, report.read_data
+    samples = _read_records(store, run, findings, progress)
     components = store.recipe.components
     rows = [row for row, component in enumerate(components) if store.arrays(component).is_dir()]
     checked = _check_arrays(store, samples, rows, read_data, engine, progress)
+    report.checked = {"records": samples.records, "arrays": checked.arrays}
+    report.bytes = checked.bytes
     try:
         read_identity(store)
     except DamageError as error:
@@ -62,14 +60,6 @@ def verify_store(
     findings += _empties(store, run, read_data)
     findings += _images(store, samples.ids, run, progress)
     findings += _warnings(store, samples.ids, run)
-    return VerifyReport(
-        path=str(store.folder),
-        read_data=read_data,
-        checked={"records": samples.records, "arrays": checked.arrays},
-        bytes=checked.bytes,
-        findings=findings,
-        seconds=round(time.monotonic() - started, 3),
-    )
 
 
 @dataclass
@@ -82,12 +72,11 @@ class _Samples:
 
 
 def _read_records(
-    store: Store, run: Commands, progress: Progress
-) -> tuple[_Samples, list[Finding]]:
+    store: Store, run: Commands, findings: list[Finding], progress: Progress
+) -> _Samples:
     samples = _Samples()
     twins = _Twins(samples.ids)
     known: dict[Expected, Expected] = {}  # one of each: there are fewer than samples
-    findings: list[Finding] = []
     valid, jsonl = faults.Rules(store.recipe), store.jsonl
 
     def add(fault: str, line: Line) -> None:
@@ -114,7 +103,7 @@ def _read_records(
                 samples.expected.append(known.setdefault(expected, expected))
     count = quantity(len(findings), "findings")
     progress.note(f"{quantity(samples.records, 'records')}, {count}")
-    return samples, findings
+    return samples
 
 
 def _expected(record: Record, recipe: Recipe) -> Expected:

@@ -18,7 +18,7 @@ export function duplicates(app) {
 }
 
 function results(app, status) {
-  const chart = histogram({ title: "Pairs of images by their similarity", bins: status.histogram, unit: "pair" });
+  const chart = histogram({ title: "Images by the similarity to their nearest", bins: status.histogram, unit: "image" });
   const number = h("output", { for: "threshold" });
   const slider = h("input", { type: "range", id: "threshold", min: status.floor, max: 1, step: STEP });
   const found = h("p", { class: "found", "aria-live": "polite" });

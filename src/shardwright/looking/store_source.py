@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -12,21 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright import regular
-from shardwright.comparing.copies import image_vector
 from shardwright.comparing.vectors import even
 from shardwright.errors import InputMissingError, SourceChangedError
 from shardwright.interrupts import check
-from shardwright.looking.sources import BucketCount, Member, by_size
+from shardwright.looking.sources import BucketCount, Member, Source, by_size
 from shardwright.looking.table import Builder, Table
 from shardwright.packing.scan import Scan, require_inputs, scan
 from shardwright.progress import Progress
 from shardwright.recipes import Component
 from shardwright.reporting.rows import FAILED, READY, Rows
-from shardwright.reporting.run import not_ready
+from shardwright.reporting.store_status import not_ready
 from shardwright.storage.files import explained
 from shardwright.store import arrays, npy, provenance, records
 from shardwright.store.npy import BadArrayError
-from shardwright.store.provenance import Settings
 from shardwright.store.records import Record
 from shardwright.store.store import Store
 
@@ -38,21 +37,17 @@ _NO_LINE = -1
 _OF_FAILED = ("image_id", "image_path", "reason", "detail")
 
 
-class StoreSource:
+class StoreSource(Source):
     """The images on record in a store, ready or not, and those that failed."""
 
     kind = "store"
-    is_trusted = True
 
     def __init__(self, store: Store, progress: Progress) -> None:
-        self.name = str(store.folder)
-        self.store, self.recipe = store, store.recipe
-        self.vector = image_vector(self.recipe)
-        self.settings: Mapping[str, Settings] = {
-            name: entry.settings for name, entry in provenance.readable(store.folder).items()
-        }
+        entries = provenance.readable(store.folder)
+        settings = {name: entry.settings for name, entry in entries.items()}
+        super().__init__(str(store.folder), store.recipe, settings)
+        self.store = store
         require_inputs(store)
-        self.notes = []
         if store.journal.exists():
             self.notes.append("records of a running or interrupted derive are not shown yet")
         found = scan(store, progress, _NOTE_EVERY)
@@ -122,9 +117,8 @@ class StoreSource:
 
     def image_paths(self, number: int) -> list[str]:
         known = self._rows.facts_of(self.table.ids[number])
-        recorded = self.record(number).get("image_path")
-        paths = [known.image.path if known and known.image else None, recorded]
-        return [path for path in paths if isinstance(path, str)]
+        paths = [known.image.path] if known and known.image else []
+        return paths + super().image_paths(number)
 
     def place(self, number: int) -> str:
         if self._lines[number] == _NO_LINE:
@@ -162,13 +156,10 @@ class StoreSource:
         for start in range(0, total, _BLOCK):
             block = np.full((min(_BLOCK, total - start), width), np.nan, np.float32)
             for row, image_id in enumerate(self.table.ids[start : start + _BLOCK]):
-                if not records.is_image_id(image_id):
-                    continue
-                try:
+                if records.is_image_id(image_id):
                     path = self.store.array(component, image_id)
-                    block[row] = arrays.values(arrays.read_array(path, component), component)
-                except (BadArrayError, ValueError):  # missing, or of another width
-                    continue
+                    with suppress(BadArrayError, ValueError):  # missing, or of another width
+                        block[row] = arrays.values(arrays.read_array(path, component), component)
             yield block
 
 

@@ -14,14 +14,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from shardwright.buckets import Bucket, is_bucket
-from shardwright.comparing.copies import image_vector
 from shardwright.comparing.parts import read_vectors
-from shardwright.deriving.images import Size
-from shardwright.deriving.views import Frame
 from shardwright.errors import DamageError, ShardwrightError, UsageError
 from shardwright.interrupts import check
-from shardwright.looking.sources import BucketCount, Member, by_size
+from shardwright.looking.sources import BucketCount, Member, Source, by_size
 from shardwright.looking.table import IMAGE_HASH, Builder, Table
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import JSON_SUFFIX, SPECIFICATION, Component, Recipe
@@ -37,8 +33,7 @@ from shardwright.storage.pieces import Folder, Piece
 from shardwright.storage.urls import Location
 from shardwright.store.arrays import widened
 from shardwright.store.facts import CROPPED, ENLARGED, LOST, TOKENS
-from shardwright.store.provenance import Settings
-from shardwright.store.records import CROP, Record
+from shardwright.store.records import Record
 
 _GROUP = 256  # samples that are read together
 _INDEXES = 64  # that are kept in memory
@@ -75,14 +70,12 @@ class Part:
         return index.decode(data or b"", f"{self.folder.name}/{name}")
 
 
-class ShardSource:
+class ShardSource(Source):
     """The samples of shards, in the order of their files."""
 
     kind = "shards"
-    bytes_estimated = False
 
     def __init__(self, name: str, folders: Mapping[str | None, Folder], progress: Progress) -> None:
-        self.name = name
         self.is_trusted = all(folder.is_trusted for folder in folders.values())
         self.parts: list[Part] = []
         first = 0
@@ -93,14 +86,11 @@ class ShardSource:
             self.parts.append(Part(part, folder, catalog, first))
             first += len(catalog.places)
         self._firsts = [part.first for part in self.parts]
-        self.recipe = _recipe(self.parts[0].catalog)
+        settings = {n: dict(c.settings) for n, c in self.parts[0].catalog.components.items()}
+        super().__init__(name, _recipe(self.parts[0].catalog), settings)
         if any(_recipe(part.catalog) != self.recipe for part in self.parts):
             fix = "look at one of them"
             raise UsageError("its parts have different recipes", path=name, fix=fix)
-        self.vector = image_vector(self.recipe)
-        described = self.parts[0].catalog.components
-        self.settings: Mapping[str, Settings] = {n: dict(c.settings) for n, c in described.items()}
-        self.notes: list[str] = []
         self.table = self._read(first, progress)
         self.buckets = [bucket for part in self.parts for bucket in _buckets(part)]
 
@@ -142,7 +132,7 @@ class ShardSource:
                     self.notes.append(f"{path} is damaged or missing; run shardwright verify")
             if len(found) != shard.samples:
                 members = _members(part, first, shard.samples)
-                found = [(record, _facts(record, shard)) for record in members]
+                found = [(record, SampleFacts()) for record in members]
             yield shard, first, found
 
     def _at(self, number: int) -> tuple[Part, int]:
@@ -155,10 +145,6 @@ class ShardSource:
             _members(part, place, 1) if part.is_foreign else (part.read(place, JSON_SUFFIX),)
         )
         return record
-
-    def image_paths(self, number: int) -> list[str]:
-        path = self.record(number).get("image_path")
-        return [path] if isinstance(path, str) else []
 
     def place(self, number: int) -> str:
         part, place = self._at(number)
@@ -260,17 +246,3 @@ def _columns(facts: Sequence[SampleFacts]) -> dict[str, list[Any]]:
         for name in dict.fromkeys(chain.from_iterable(dict.fromkeys(map(tuple, found)))):
             columns[prefix + name] = [counts.get(name) for counts in found]
     return columns
-
-
-def _facts(record: Record, shard: Shard) -> SampleFacts:
-    """Compute what a fitted array does not show of its picture, by the crop in the record."""
-    bucket = Bucket.parse(shard.bucket) if is_bucket(shard.bucket) else None
-    crop: Any = record.get(CROP)
-    sides: Any = [record.get(name) for name in ("width", "height")]
-    if bucket is None or not (isinstance(crop, list) and len(crop) == 4):
-        return SampleFacts()
-    try:
-        frame = Frame((crop[0], crop[1], crop[2], crop[3]), Size(bucket.width, bucket.height))
-        return SampleFacts(enlarged=frame.enlarged, cropped=frame.cropped(Size(*sides)))
-    except (TypeError, ZeroDivisionError, OverflowError):  # the record may be anybody's
-        return SampleFacts()

@@ -7,12 +7,11 @@ what cannot be compared, because there is no image, is no damage.
 from __future__ import annotations
 
 import os
-import time
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,13 +21,13 @@ from shardwright.deriving.captions import CAPTION
 from shardwright.deriving.prepare import Sample
 from shardwright.deriving.results import Results
 from shardwright.deriving.sources import Source
-from shardwright.errors import DamageError, ShardwrightError, StorageError, UsageError
+from shardwright.errors import ShardwrightError, StorageError, UsageError
 from shardwright.interrupts import check
 from shardwright.layout import STATE_FOLDER
 from shardwright.packing.outdated import newer
 from shardwright.progress import Progress, quantity
 from shardwright.recipes import JSON_SUFFIX, RecipeFile
-from shardwright.shards.format import index, manifest
+from shardwright.shards.format import index
 from shardwright.shards.format.index import ShardIndex
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.record_members import mask_member
@@ -40,12 +39,11 @@ from shardwright.store import records
 from shardwright.store.findings import IMAGE_DIFFERS, NOT_COMPARED, OUTDATED, Finding, VerifyReport
 from shardwright.store.records import CROP, BadRecordError, Record
 from shardwright.text import shown
-from shardwright.verifying import originals
-from shardwright.verifying.originals import Wanted, path_of
-from shardwright.verifying.remaking import Made, Remaker, difference, made_by
+from shardwright.verifying import image_places
+from shardwright.verifying.folder import Folder
+from shardwright.verifying.image_places import Wanted, path_of
+from shardwright.verifying.recomputation import Made, Remaker, difference, made_by
 
-_MOST = 100  # findings per shard
-_DAMAGED = "its data is damaged"
 _RESTORE = "restore it from a copy, or write it again with --overwrite"
 
 
@@ -87,36 +85,27 @@ class _Pick(NamedTuple):
         return data if xxhash.xxh3_64_intdigest(data) == xxh3 else None
 
 
-@dataclass
-class _Picked(Sample):
-    """The same in the pipeline."""
-
-    pick: _Pick | None = None
-
-
 class Recomputing:
     """The samples that are to be recomputed, and the encoders for it, before anything is checked.
 
-    ``parts`` are the shard folders by the names of their parts, or the only one by a blank name.
+    ``folders`` are the shard folder, or the parts of a split. What differs is added to a report.
     """
 
     def __init__(
         self,
-        parts: Mapping[str, Location],
+        report: VerifyReport,
+        folders: Iterable[Folder],
         images: Path,
         samples: int,
         file: RecipeFile,
         device: str,
         progress: Progress,
     ) -> None:
-        originals.require_images(images)
-        self._images, self._device, self._progress = images, device, progress
-        self._findings = list[Finding]()
-        self._listed = Counter[str]()  # findings, by shard
+        image_places.require_images(images)
+        self._report, self._images = report, images
+        self._device, self._progress = device, progress
         self._failed: dict[str, list[str]] = {}  # by reason: images
-        self._recomputed = self._outdated = 0  # samples
-        self._not_compared = 0  # members
-        shards = [shard for name, folder in parts.items() for shard in _shards(name, folder)]
+        shards = [shard for folder in folders for shard in _shards(folder)]
         self._picks = self._found(self._chosen(shards, samples))
         self._remakers: list[tuple[Made, Remaker]] = []
         shared: dict[Any, Any] = {}
@@ -126,44 +115,29 @@ class Recomputing:
                 remaker = Remaker(made, file, device, shared, pick.shard.folder)
                 self._remakers.append((made, remaker))
 
-    def compare(self, report: VerifyReport) -> VerifyReport:
-        """Recompute the samples, and add what differs to a report."""
-        started = time.monotonic()
-        if report.read_data:  # which has found damaged data already
-            self._findings.clear()
+    def compare(self) -> None:
+        """Recompute the samples, and report what differs."""
+        compared = 0
         self._progress.phase("recompute", len(self._picks), "samples")
         for made, remaker in self._remakers:
-            picks = [pick for pick in self._picks if pick.shard.made == made]
-            for sample in _remade(remaker, picks, self._device, self._progress):
+            picks = {pick.image_id: pick for pick in self._picks if pick.shard.made == made}
+            for sample in _remade(remaker, picks.values(), self._device, self._progress):
                 check()
-                assert sample.pick is not None
-                self._compare(sample, sample.pick, remaker, read_data=report.read_data)
+                compared += self._compare(sample, picks[sample.source.image_id], remaker)
                 self._progress.advance(1)
+        self._report.recomputed = compared
         self._sum_up()
-        self._progress.note(f"{quantity(self._recomputed, 'samples')} compared")
-        return replace(
-            report,
-            findings=[*report.findings, *self._findings],
-            seconds=round(report.seconds + time.monotonic() - started, 3),
-            outdated=report.outdated + self._outdated,
-            not_compared=report.not_compared + self._not_compared,
-            recomputed=self._recomputed,
-        )
+        self._progress.note(f"{quantity(compared, 'samples')} compared")
 
     def _chosen(self, shards: Sequence[_Shard], count: int) -> Iterator[_Pick]:
         """Choose samples evenly over all shards."""
-        total, first = sum(shard.entry.samples for shard in shards), 0
-        numbers = range(min(count, total))
-
-        def spread(number: int) -> int:
-            return (2 * number + 1) * total // (2 * len(numbers))
-
-        for shard in shards:
-            end = first + shard.entry.samples
-            edges = [bisect_left(numbers, edge, key=spread) for edge in (first, end)]
-            if inside := numbers[slice(*edges)]:
-                yield from self._read(shard, [spread(number) - first for number in inside])
-            first = end
+        ends = list(accumulate(shard.entry.samples for shard in shards))
+        total = ends[-1] if ends else 0
+        count = min(count, total)
+        places = ((2 * number + 1) * total // (2 * count) for number in range(count))
+        for number, inside in groupby(places, key=partial(bisect_right, ends)):
+            first = ends[number] - shards[number].entry.samples
+            yield from self._read(shards[number], [place - first for place in inside])
 
     def _read(self, shard: _Shard, numbers: Iterable[int]) -> Iterator[_Pick]:
         """Read the records of some samples of a shard; one that is damaged is a finding."""
@@ -179,7 +153,7 @@ class Recomputing:
             try:
                 yield pick._replace(record=records.parse(pick.member(JSON_SUFFIX) or b""))
             except BadRecordError:
-                self._add(pick, Fault("data_differs", _DAMAGED, JSON_SUFFIX), _RESTORE)
+                self._add_damage(pick, JSON_SUFFIX)
             except StorageError:  # of the network, not of this shard
                 raise
             except OSError:
@@ -190,7 +164,7 @@ class Recomputing:
         chosen, found = list(picks), list[_Pick]()
         wanted = [pick.wanted for pick in chosen]
         named = [image for image in wanted if image.path]
-        there = originals.find(self._images, named, self._progress)
+        there = image_places.find(self._images, named)
         for pick, image in zip(chosen, wanted, strict=True):
             if image.path in there:
                 found.append(pick._replace(place=there[image.path]))
@@ -199,81 +173,84 @@ class Recomputing:
         return found
 
     def _add(self, pick: _Pick, fault: Fault, fix: str) -> None:
-        """List a fault, unless there are too many."""
-        name = pick.shard.name
-        self._listed[name] += 1
-        if self._listed[name] == _MOST:
-            fault = Fault("more", "has more faults than are listed", damage=fault.damage)
-        if self._listed[name] <= _MOST:
-            self._findings.append(fault._replace(sample=pick.image_id).finding(name, fix))
+        named = fault._replace(sample=pick.image_id)
+        self._report.findings.append(named.finding(pick.shard.name, fix))
+
+    def _add_damage(self, pick: _Pick, suffix: str) -> None:
+        if not self._report.read_data:  # else it is reported already
+            self._add(pick, Fault("data_differs", "its data is damaged", suffix), _RESTORE)
 
     def _leave_out(self, shard: _Shard, reason: str, image: str) -> None:
         self._failed.setdefault(reason, []).append(image)
-        self._not_compared += len(shard.made.entries)
+        self._report.not_compared += len(shard.made.entries)
 
-    def _compare(self, sample: _Picked, pick: _Pick, remaker: Remaker, *, read_data: bool) -> None:
-        """Compare one sample with its shard."""
+    def _compare(self, sample: Sample, pick: _Pick, remaker: Remaker) -> bool:
+        """Compare one sample with its shard, and return whether that was possible."""
         shard, faults = pick.shard, list[Fault]()
         if sample.failure is not None:
             reason, detail = sample.failure
             self._leave_out(shard, reason, f"{pick.place} ({detail})")
-            return
+            return False
         try:
             written = (shard.folder / shard.entry.path).stat()
             image = os.stat(pick.place.path if isinstance(pick.place, Part) else pick.place)
             for suffix, what in _differences(sample, pick, remaker):
                 if what is not None:
                     faults.append(Fault(IMAGE_DIFFERS, what, suffix))
-                elif not read_data:
-                    self._add(pick, Fault("data_differs", _DAMAGED, suffix), _RESTORE)
+                else:
+                    self._add_damage(pick, suffix)
         except StorageError:
             raise
         except OSError as error:
             self._leave_out(shard, "unreadable", f"{pick.place} ({error.strerror})")
-            return
-        self._recomputed += 1
+            return False
         if faults and _is_changed(sample, pick, newer(image, written)):
-            self._outdated += 1
+            self._report.outdated += 1
             self._add(pick, *_outdated(pick, faults))
-            return
+            return True
         again = "build" if shard.is_build else "derive with --recompute, and pack"
         for fault in faults:
             what = f"{fault.what}, compared with {pick.place}"
             fix = f"if the image is right, {again} again with --overwrite"
             self._add(pick, fault._replace(what=what), fix)
+        return True
 
     def _sum_up(self) -> None:
         """Report once what could not be compared."""
-        images = shown(str(self._images))
+        found: dict[str, str] = {}  # the fix of each
         for reason, those in self._failed.items():
-            what = f"has no image of {quantity(len(those), 'samples')}"
-            fix = originals.MADE_FROM
+            what, fix = f"has no image of {quantity(len(those), 'samples')}", image_places.MADE_FROM
             if reason:
                 what = f"{quantity(len(those), 'images')} cannot be used: {reason}"
                 fix = "restore the images"
-            what += f", for example {those[0]}"
-            self._findings.append(Finding(NOT_COMPARED, images, None, what, fix, damage=False))
+            found[f"{what}, for example {those[0]}"] = fix
         unknown = Counter(why for pick in self._picks for why in pick.shard.made.unknown.items())
         for (name, why), count in unknown.items():
-            self._not_compared += count
+            self._report.not_compared += count
             what = f"{name} of {quantity(count, 'samples')} was not recomputed: {why}"
-            fix = "if it was packed from a store, compare it with that: --against DERIVED_DIR"
-            self._findings.append(Finding(NOT_COMPARED, images, None, what, fix, damage=False))
+            found[what] = (
+                "if it was packed from a store, compare it with that: --against DERIVED_DIR"
+            )
+        images = shown(str(self._images))
+        for what, fix in found.items():
+            one = Finding(NOT_COMPARED, images, None, what, fix, damage=False)
+            self._report.findings.append(one)
 
 
-def _shards(part: str, folder: Location) -> Iterator[_Shard]:
+def _shards(folder: Folder) -> Iterator[_Shard]:
     """List the shards of a folder, by path; none if its manifest cannot be used."""
-    done = None
-    with suppress(DamageError):  # reported by the check of the folder
-        done = manifest.load_manifest(folder)
-        if done is None and not (folder / STATE_FOLDER / manifest.UNFINISHED_NAME).is_file():
+    done = folder.packed
+    if done is None:
+        damaged = any(one.kind == "manifest_damaged" for one in folder.findings)
+        if not (damaged or folder.unfinished):
             what = "has no manifest, so it is not known how its samples were made"
             fix = f"copy {STATE_FOLDER} along with the shards, or leave out --against"
-            raise UsageError(what, path=folder, fix=fix)
-    runs = [(made_by(done, run), run.is_build) for run in done.runs] if done else []
-    for entry in done.shards if done else ():
-        name = f"{part}/{entry.path}" if part else entry.path
-        yield _Shard(name, folder, entry, *runs[entry.run])
+            raise UsageError(what, path=folder.path, fix=fix)
+        return
+    runs = [(made_by(done, run), run.is_build) for run in done.runs]
+    for entry in done.shards:
+        name = f"{folder.part}/{entry.path}" if folder.part else entry.path
+        yield _Shard(name, folder.path, entry, *runs[entry.run])
 
 
 def _is_changed(sample: Sample, pick: _Pick, newer: bool) -> bool:
@@ -281,7 +258,7 @@ def _is_changed(sample: Sample, pick: _Pick, newer: bool) -> bool:
 
     Where the shards do not know what that was, the size and the time have to tell.
     """
-    known = originals.recorded_hash(pick.shard.folder, pick.shard.entry, pick.number)
+    known = image_places.recorded_hash(pick.shard.folder, pick.shard.entry, pick.number)
     if known is not None and sample.image is not None:
         return sample.image.xxh3 != known
     size = (pick.record.get("width"), pick.record.get("height"))
@@ -296,13 +273,13 @@ def _outdated(pick: _Pick, faults: Iterable[Fault]) -> tuple[Fault, str]:
         fix = "derive with --update, then pack with --sync"
     if os.path.abspath(str(pick.place)) != os.path.abspath(path_of(pick.record)):
         what = f"{pick.place} is not the image that this sample was made from ({listed})"
-        fix += f"; if these are other images, {originals.MADE_FROM}"
+        fix += f"; if these are other images, {image_places.MADE_FROM}"
     return Fault(OUTDATED, what, damage=False), fix
 
 
 def _remade(
-    remaker: Remaker, picks: Sequence[_Pick], device: str, progress: Progress
-) -> Iterator[_Picked]:
+    remaker: Remaker, picks: Collection[_Pick], device: str, progress: Progress
+) -> Iterator[Sample]:
     """Recompute samples, with the texts of their records."""
     make, names = remaker.components, dict.fromkeys((CAPTION, *remaker.recipe.texts))
     wants_text = any(component.source == "caption" for component in make)
@@ -313,12 +290,11 @@ def _remade(
             source = Source(pick.image_id, str(pick.place), has_sidecar=False, part=part)
             texts = {name: pick.record.get(name) for name in names}
             texts = {n: text if isinstance(text, str) else None for n, text in texts.items()}
-            yield _Picked(source, make, None, None, [], wants_text, texts, {}, pick=pick)
+            yield Sample(source, make, None, None, [], wants_text, texts, {})
 
     maker = remaker.maker(device, progress)
     for group in maker.run(samples(), _Sink(remaker.results), len(picks), len(picks)):
         for sample in group:
-            assert isinstance(sample, _Picked)
             yield sample
             sample.made = {}
 
@@ -333,9 +309,7 @@ class _Sink:
         return samples
 
 
-def _differences(
-    sample: _Picked, pick: _Pick, remaker: Remaker
-) -> Iterator[tuple[str, str | None]]:
+def _differences(sample: Sample, pick: _Pick, remaker: Remaker) -> Iterator[tuple[str, str | None]]:
     """Find the members that differ, and in what; None if a member is not as it was written."""
     for name, value in _facts(sample, remaker).items():
         if (before := pick.record.get(name)) != value:

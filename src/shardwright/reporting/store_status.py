@@ -22,7 +22,7 @@ from shardwright.packing.scan import Scan, scan
 from shardwright.progress import Progress, quantity
 from shardwright.reporting import BucketStatus, ComponentStatus, Outlook, StoreStatus
 from shardwright.reporting.export import write_table
-from shardwright.reporting.packed import Packings
+from shardwright.reporting.packed_status import Packings
 from shardwright.reporting.rows import Rows
 from shardwright.shards.format.manifest import PackSettings
 from shardwright.storage.urls import Location
@@ -40,7 +40,7 @@ _NOTE_EVERY = 100_000  # ready records between two lines of a log
 _SHARD_SIZE = 1000  # pack's default, because every shard adds a few bytes
 
 
-def look(
+def report_on(
     store: Store,
     output_dir: Location,
     engine: Engine,

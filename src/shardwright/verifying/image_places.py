@@ -1,0 +1,105 @@
+"""Finds the images of samples below a path, by the paths that their records have.
+
+The images may have moved since: what counts is how a path ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from shardwright.building import tars
+from shardwright.building.tars import TarSample
+from shardwright.deriving.sources import TAR
+from shardwright.errors import DamageError, InputMissingError, UsageError
+from shardwright.shards.format import records
+from shardwright.shards.format.manifest import ShardEntry
+from shardwright.shards.format.parts import is_packed, parts_of
+from shardwright.storage.extents import Extent
+from shardwright.storage.urls import Location
+from shardwright.store.records import Record
+from shardwright.store.store import holds_shards
+
+MADE_FROM = "give --against the images that the shards were made from"
+_GIVE = "give --against the store that the shards were packed from, or the images they show"
+_DEEPEST = 32  # folders of a path that are looked for elsewhere
+
+
+def path_of(record: Record) -> str:
+    """Give the path of the image in a record; blank if there is none."""
+    path = record.get("image_path")
+    return path if isinstance(path, str) else ""
+
+
+def recorded_hash(folder: Location, entry: ShardEntry, number: int) -> str | None:
+    """Read the hash of the image that a sample was made from; None if it is not on record."""
+    with suppress(DamageError, InputMissingError):  # which the check of the shard reports
+        lines = records.load(folder, entry.path, entry.records_xxh3)
+        return next((facts.image_xxh3 for _, facts in islice(lines, number, None)), None)
+    return None
+
+
+def require_images(root: Path) -> None:
+    """Raise if a path cannot hold images."""
+    if root.is_dir() and (is_packed(root) or holds_shards(root) or parts_of(root)):
+        raise UsageError("is a shard folder", path=root, fix=_GIVE)
+    if not root.exists():
+        raise InputMissingError("no such file or folder", path=root, fix=_GIVE)
+    if not root.is_dir() and root.suffix.lower() != TAR:
+        raise UsageError("is neither a folder nor a .tar file", path=root, fix=_GIVE)
+
+
+class Wanted(NamedTuple):
+    """An image to find."""
+
+    path: str  # as it is recorded
+    least: int  # parts of the path that must be the same: where names are not unique, more than one
+
+    def is_at(self, found: str) -> bool:
+        """Whether a file or a member may be this image."""
+        ends = (path.split("/")[-self.least :] for path in (self.path, os.path.abspath(found)))
+        return next(ends) == next(ends)
+
+
+def find(root: Path, wanted: Collection[Wanted]) -> dict[str, Extent]:
+    """Find images by their recorded paths; those that are not there are left out."""
+    found: dict[str, Extent] = {}
+    members: dict[str, dict[str, str]] = {}  # by tar, and by member: the recorded path
+    for image in wanted:
+        path, member = _split(image.path)
+        if file := next(filter(image.is_at, _below(root, image.path)), None):
+            found[image.path] = file
+        elif tar := next((tar for tar in _below(root, path) if image.is_at(f"{tar}/{member}")), ""):
+            members.setdefault(tar, {})[member] = image.path
+    for tar, paths in members.items():
+        for sample in tars.samples(tar):
+            if isinstance(sample, TarSample) and sample.image.name in paths:
+                found[paths[sample.image.name]] = sample.image
+    if wanted and not found:
+        what = "is no store, and has none of the images that the shards show"
+        raise InputMissingError(what, path=root, fix=_GIVE)
+    return found
+
+
+def ends_below(root: Path, path: str) -> Iterator[str]:
+    """Name where an image may be below a folder; the longest end of its path comes first."""
+    names = [name for name in path.split("/") if name not in ("", "..", ".")][-_DEEPEST:]
+    for start in range(len(names)):
+        yield str(root.joinpath(*names[start:]))
+
+
+def _below(root: Path, path: str) -> Iterator[str]:
+    """Find files by how their path ends; the root may be the only file."""
+    if root.is_dir():
+        return filter(os.path.isfile, ends_below(root, path))
+    return iter([str(root)] if root.name == os.path.basename(path) else [])
+
+
+def _split(path: str) -> tuple[str, str]:
+    """Cut the path of a member into that of its tar and its name; blank if it is in none."""
+    end = path.lower().rfind(f"{TAR}/")
+    return ("", "") if end < 0 else (path[: end + len(TAR)], path[end + len(TAR) + 1 :])
