@@ -18,7 +18,8 @@ from shardwright.building.request import Request
 from shardwright.building.state import Destination
 from shardwright.building.summary import BuildSummary
 from shardwright.building.work import Builder
-from shardwright.deriving.making import Maker, Report
+from shardwright.deriving.making import Maker
+from shardwright.deriving.pipeline import Report
 from shardwright.deriving.prepare import Sample
 from shardwright.errors import DamageError
 from shardwright.layout import STATE_FOLDER

@@ -19,7 +19,7 @@ from shardwright.building.work import Builder, Work
 from shardwright.comparing.parts import find_copies
 from shardwright.deriving.choices import view_of
 from shardwright.deriving.making import Making
-from shardwright.deriving.order import REACH
+from shardwright.deriving.pipeline import REACH
 from shardwright.deriving.results import Results
 from shardwright.engine import DeviceEngine, Engine
 from shardwright.engine.devices import Devices

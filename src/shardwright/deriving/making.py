@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Hashable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -22,15 +22,14 @@ from shardwright.deriving.batches import (
     tune,
 )
 from shardwright.deriving.decoders import Decoders, Heads, OneDecoder, children_for, copies_for
-from shardwright.deriving.order import REACH, Order, shape
-from shardwright.deriving.pipeline import Pipeline, Said, Sink, Times
+from shardwright.deriving.images import BadImageError
+from shardwright.deriving.pipeline import REACH, Order, Pipeline, Report, Said, Sink
 from shardwright.deriving.prepare import Array, Measuring, Sample
+from shardwright.deriving.recorded import recorded_size
 from shardwright.deriving.results import as_stored
-from shardwright.deriving.summary import DeriveSummary, Trial
 from shardwright.deriving.views import View, look
 from shardwright.encoders.base import Encoder, Options, PictureWriter
 from shardwright.encoders.preparing import preparing
-from shardwright.engine.local import cores
 from shardwright.errors import ShardwrightError
 from shardwright.interrupts import at_once
 from shardwright.progress import Progress
@@ -65,49 +64,6 @@ class Making:
         return {**self.__dict__, "loaded": {}, "guarded": False}
 
 
-@dataclass
-class Report(Times):
-    """What devices have done, and how long it took."""
-
-    encode: dict[str, float] = field(default_factory=dict)  # seconds, by pass
-    # By component: inputs, and the batches they were in.
-    fills: dict[str, tuple[int, int]] = field(default_factory=dict)
-    memory: dict[str, int] = field(default_factory=dict)  # the most bytes in use, by device
-
-    def add(self, other: Report) -> None:
-        """Add what another device has done."""
-        self.seconds += other.seconds
-        self.waited += other.waited
-        self.read += other.read
-        for name, took in other.encode.items():
-            self.encode[name] = self.encode.get(name, 0) + took
-        for name, (inputs, batches) in other.fills.items():
-            before = self.fills.get(name, (0, 0))
-            self.fills[name] = (before[0] + inputs, before[1] + batches)
-        for device, most in other.memory.items():
-            self.memory[device] = max(self.memory.get(device, 0), most)
-
-    def forecast(self, summary: DeriveSummary, tried: int, left: int, devices: int) -> Trial:
-        """Reckon what the images that are left will take, from what those that were tried took."""
-        made = max(summary.derived, 1)  # those that failed were not encoded
-        read = self.read / tried
-        encode = {name: took / made for name, took in self.encode.items()}
-        reading, encoding = read / cores(), sum(encode.values()) / devices
-        # A device works while the next images are read; a CPU has to do both.
-        on_cpu = self.memory.keys() <= {"cpu"}
-        seconds = left * (reading + encoding if on_cpu else max(reading, encoding))
-        written = sum(part.bytes_written for part in summary.components.values())
-        return Trial(
-            images=summary.derived,
-            left=left,
-            read=round(read, 6),
-            encode={name: round(took, 6) for name, took in encode.items()},
-            memory=self.memory,
-            seconds_left=round(seconds, 3),
-            bytes_left=max(0, summary.bytes_needed - written) if left else 0,
-        )
-
-
 class Maker:
     """The encoders of one device, and the pipeline through them."""
 
@@ -122,7 +78,7 @@ class Maker:
                     found[component] = encoders.load(making.encoders, component, options, shared)
         self.views = {c: _complete(view, c, found.get(c)) for c, view in making.views.items()}
         self.passes = passes(found, self.views)
-        self.times = Report()
+        self.so_far = Report()
         for each in self.passes:
             if not set(making.work).isdisjoint(each.components):
                 try_out(each)
@@ -145,7 +101,7 @@ class Maker:
     ) -> Generator[Said, None, None]:
         """Run samples through a pipeline; ``pictures`` is how many of them are read, about."""
         making, recipe = self.making, self.making.recipe
-        order = Order(samples, partial(shape, views=self.views, measure=measure), making.reach)
+        order = Order(samples, partial(_shape, views=self.views, measure=measure), making.reach)
         with ExitStack() as stack:
             children = children_for(pictures, making.cores)
             copied = making.guarded and not children
@@ -160,7 +116,7 @@ class Maker:
                 most_lost = recipe.selection.max_tokens_lost
                 return prepare.read(sample, recipe.texts, self.passes, self.views, *ways, most_lost)
 
-            pipeline = Pipeline(order, read, self._batcher, sink, self.progress, self.times)
+            pipeline = Pipeline(order, read, self._batcher, sink, self.progress, self.so_far)
             yield from pipeline.run(total, self._readers(decoders))
 
     def _readers(self, decoders: Decoders[Any, Any]) -> int:
@@ -187,7 +143,7 @@ class Maker:
         """Say what was done."""
         devices = {each.device for each in self.passes} | {"cpu"}
         return replace(
-            self.times,
+            self.so_far,
             encode={each.name: took for each, took in self._batcher.seconds.items() if took},
             fills={
                 component.name: fill
@@ -196,6 +152,21 @@ class Maker:
             },
             memory={device: machine.peak_memory(device) for device in sorted(devices)},
         )
+
+
+def _shape(sample: Sample, views: Mapping[Component, View], measure: Measuring) -> Hashable:
+    """Give what samples that are encoded together have in common: the sizes of what is encoded."""
+    if sample.alone:  # then their order is that of the images
+        return None
+    following = [c for c in sample.make if c.follows_picture and c.is_array]
+    if not following:
+        return None
+    try:
+        size = sample.size or recorded_size(sample.record)
+        size = size or measure(sample.source.place)
+        return tuple(views[component].frame(size).size for component in following)
+    except BadImageError:  # reading it gives the reason
+        return "unreadable"
 
 
 def _complete(view: View, component: Component, encoder: object) -> View:

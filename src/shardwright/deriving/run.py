@@ -27,6 +27,7 @@ from shardwright.deriving.inventory import Inventory
 from shardwright.deriving.making import Maker, Making
 from shardwright.deriving.moves import Moves
 from shardwright.deriving.outcomes import Outcomes, write_failures
+from shardwright.deriving.pipeline import Report
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.prepare import Array
 from shardwright.deriving.recorded import named
@@ -34,8 +35,9 @@ from shardwright.deriving.results import Committer
 from shardwright.deriving.serving import Publisher, Worker
 from shardwright.deriving.settings import InForce, Request
 from shardwright.deriving.sources import Source
-from shardwright.deriving.summary import ComponentSummary, DeriveSummary
+from shardwright.deriving.summary import ComponentSummary, DeriveSummary, Trial
 from shardwright.engine.devices import Devices, alone
+from shardwright.engine.local import cores
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
@@ -289,7 +291,7 @@ def _work(
         summary.components[name].batch_fill = round(inputs / batches, 2)
     summary.encoder_waited = round(report.idle, 4)
     if request.trial and count:
-        summary.trial = report.forecast(summary, count, len(left), len(request.devices))
+        summary.trial = _forecast(report, summary, count, len(left), len(request.devices))
     if generation is not None:
         missing = generation.missing()
         for component, image_ids in missing.items():
@@ -300,6 +302,27 @@ def _work(
                 summary.swapped = [component.name for component in generation.entries]
         else:
             summary.unfinished = [component.name for component in generation.entries]
+
+
+def _forecast(report: Report, summary: DeriveSummary, tried: int, left: int, devices: int) -> Trial:
+    """Reckon what the images that are left will take, from what those that were tried took."""
+    made = max(summary.derived, 1)  # those that failed were not encoded
+    read = report.read / tried
+    encode = {name: took / made for name, took in report.encode.items()}
+    reading, encoding = read / cores(), sum(encode.values()) / devices
+    # A device works while the next images are read; a CPU has to do both.
+    on_cpu = report.memory.keys() <= {"cpu"}
+    seconds = left * (reading + encoding if on_cpu else max(reading, encoding))
+    written = sum(part.bytes_written for part in summary.components.values())
+    return Trial(
+        images=summary.derived,
+        left=left,
+        read=round(read, 6),
+        encode={name: round(took, 6) for name, took in encode.items()},
+        memory=report.memory,
+        seconds_left=round(seconds, 3),
+        bytes_left=max(0, summary.bytes_needed - written) if left else 0,
+    )
 
 
 def write_empties(settings: InForce, arrays: Mapping[str, Array]) -> None:

@@ -22,8 +22,8 @@ from itertools import chain, islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardwright.deriving.batches import BATCH_SIZE
-from shardwright.deriving.making import Maker, Making, Report
-from shardwright.deriving.pipeline import ALONE, Sink
+from shardwright.deriving.making import Maker, Making
+from shardwright.deriving.pipeline import ALONE, Report, Sink
 from shardwright.deriving.prepare import Array, Sample
 from shardwright.deriving.results import Committer, Sealer
 from shardwright.engine import DONE, DeviceEngine
@@ -115,7 +115,7 @@ def served(making: Making, device: str, sink: Drawing[Any], pictures: int) -> It
     while not sink.ended:
         for messages in maker.run(sink.drawn(), sink, 0, pictures):
             yield from progress.told()
-            yield Idle(f"{os.uname().nodename}:{os.getpid()}", maker.times.idle)
+            yield Idle(f"{os.uname().nodename}:{os.getpid()}", maker.so_far.idle)
             yield from messages
     yield from progress.told()
     yield maker.report()
