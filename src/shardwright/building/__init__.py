@@ -83,7 +83,7 @@ def build(
     from shardwright.building.request import Request
     from shardwright.building.run import run
     from shardwright.deriving.recipe import followed
-    from shardwright.deriving.settings import all_devices
+    from shardwright.deriving.request import all_devices
     from shardwright.encoders.base import Options, device_names
     from shardwright.engine.local import cores_used
     from shardwright.engine.ray import ray_of

@@ -17,9 +17,9 @@ from shardwright.building.request import Made, Request
 from shardwright.building.summary import BuildSummary
 from shardwright.building.work import Builder, Work
 from shardwright.comparing.parts import find_copies
-from shardwright.deriving.choices import view_of
 from shardwright.deriving.making import Making
 from shardwright.deriving.pipeline import REACH
+from shardwright.deriving.recipe import view_of
 from shardwright.deriving.results import Results
 from shardwright.engine import DeviceEngine, Engine
 from shardwright.engine.devices import Devices

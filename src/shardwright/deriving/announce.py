@@ -8,7 +8,7 @@ from shardwright.deriving import generations, machine
 from shardwright.deriving.captions import Captions, Given
 from shardwright.deriving.changes import Changes
 from shardwright.deriving.plan import Plan
-from shardwright.deriving.settings import Request
+from shardwright.deriving.request import Request
 from shardwright.deriving.sources import Source
 from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress, quantity, size

@@ -52,7 +52,6 @@ class Inventory:
         self.other_captions: dict[int, set[str]] = {}  # fields with another text than on record
         self.other_columns: dict[int, list[str]] = {}  # with other values than on record
         self.changed: dict[int, str] = {}  # the hash of the file that was encoded, if it is another
-        self._outdated: dict[int, list[str]] = {}  # components that show an earlier file
         self.touched: dict[int, int] = {}  # the time of files that are elsewhere, or written again
         made_from = (c for c in store.recipe.captions if c.field == CAPTION)
         self._places = [(f"{store.arrays(c)}/", c.extension) for c in made_from]
@@ -115,12 +114,6 @@ class Inventory:
         captions = (c for c in self.store.recipe.captions if c.field == field and c not in make)
         return any(self._there[component][number] for component in captions)
 
-    def is_outdated(self, number: int, make: Collection[Component]) -> bool:
-        """Whether some array will still show an earlier version of an image."""
-        kept = self.kept(number, make)
-        outdated = kept if number in self.changed else self._outdated.get(number, ())
-        return not set(kept).isdisjoint(outdated)
-
     def recompute(
         self, components: Collection[Component], same: Collection[Component], new: Store
     ) -> None:
@@ -151,16 +144,12 @@ class Inventory:
         None of a changed picture of which another array stays: a sample shows one picture.
         """
         found = {}
-        for number in sorted({*self.changed, *self._outdated, *self.other_captions}):
-            fields, names = self.other_captions.get(number, ()), self._outdated.get(number, ())
-            if number in self.changed:
-                stays = self.kept(number, components)
-                names = [] if stays else [c.name for c in self.store.recipe.pictures]
-            these = tuple(
-                c
-                for c in components
-                if (c.field in fields if c.source == "caption" else c.name in names)
-            )
+        for number in sorted({*self.changed, *self.other_captions}):
+            fields = self.other_captions.get(number, ())
+            is_new = number in self.changed and not self.kept(number, components)
+            again = {c for c in components if c.source == "caption" and c.field in fields}
+            again.update(self.store.recipe.pictures if is_new else ())
+            these = tuple(c for c in components if c in again)
             if these and number not in self.problems:
                 found[number] = these
         return found
@@ -208,9 +197,7 @@ class Inventory:
             if others := self.other_captions.pop(number, set()) - fields:
                 self.other_captions[number] = others
             if seen and number not in stays:
-                changed, old = self.changed.pop(number, None), self._outdated.get(number, ())
-                kept = self.kept(number, made)
-                self._outdated[number] = [name for name in kept if changed or name in old]
+                self.changed.pop(number, None)
 
     def count(self, component: Component) -> int:
         """Count the images that have an array of a component."""
@@ -270,9 +257,7 @@ class Inventory:
                 strangers.add(number, image, path, same=now is not None)
             if not self.kept(number, ()):
                 continue
-            if entry.outdated:
-                self._outdated[number] = entry.outdated
-            if now is None:
+            if now is None or entry.outdated:
                 self.changed[number] = image.xxh3
             time = image.mtime_ns if now is None else now.mtime_ns
             # By a link to it, it is where it was.

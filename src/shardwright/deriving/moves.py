@@ -174,7 +174,7 @@ def is_same(image: ImageFile, path: str) -> bool:
 
 def is_one_file(path: str, other: str) -> bool:
     """Whether two paths are those of one file."""
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # a record may hold what is no path
         return os.path.samefile(path, other)
     return False
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from shardwright import regular
 from shardwright.deriving.captions import Given
 from shardwright.deriving.images import Size
-from shardwright.deriving.moves import NOT_MOVED, Moves, recognise
+from shardwright.deriving.moves import NOT_MOVED, Moves, is_one_file, recognise
 from shardwright.deriving.sources import Source, contested, sharing, spelt
 from shardwright.storage import files
 from shardwright.storage.paths import above, absolute, exists
@@ -136,7 +136,4 @@ def other_image(recorded: object, path: str) -> str | None:
         return None
     if os.path.basename(recorded) == os.path.basename(path) and not exists(recorded):
         return None
-    try:
-        return None if os.path.samefile(recorded, path) else recorded
-    except (OSError, ValueError):  # a record may hold what is no path
-        return recorded
+    return None if is_one_file(recorded, path) else recorded

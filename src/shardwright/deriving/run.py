@@ -16,7 +16,6 @@ from shardwright.deriving import (
     announce,
     generations,
     images,
-    opening,
     sources,
 )
 from shardwright.deriving.captions import Given
@@ -31,9 +30,10 @@ from shardwright.deriving.pipeline import Report
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.prepare import Array
 from shardwright.deriving.recorded import named
+from shardwright.deriving.request import Journals, Request, is_begun, open_store
 from shardwright.deriving.results import Committer
 from shardwright.deriving.serving import Publisher, Worker
-from shardwright.deriving.settings import InForce, Request
+from shardwright.deriving.settings import InForce
 from shardwright.deriving.sources import Source
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary, Trial
 from shardwright.engine.devices import Devices, alone
@@ -52,19 +52,19 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     """Do what was asked for, and sum it up."""
     started = time.monotonic()
     store = request.store
-    opening.require_place(request)
+    request.require_place()
     found = sources.find(request.images, progress)
     announce.captions(request, progress)
     given = Given(request.captions, found, store.recipe) if request.captions else None
-    opening.require_same_ids(request)
+    request.require_same_ids()
     # A new store is made when the work begins: a run that cannot begin leaves no trace.
-    new = not opening.is_begun(store)
-    with ExitStack() as opened:
-        journals = None if new else opened.enter_context(opening.opened(request, progress))
+    new = not is_begun(store)
+    with ExitStack() as stack:
+        journals = None if new else stack.enter_context(open_store(request, progress))
         if request.discard:
             _discard(request, progress)
         folder = str(request.images)
-        other_ids = opening.are_ids_changed(request)
+        other_ids = request.are_ids_changed
         found = named(found, folder, store, given, keep=not other_ids)
         below = absolute(str(request.prune_below)) if request.prune_below else None
         changes = find_changes(found, folder, store, progress, by_path=other_ids, also=below)
@@ -80,11 +80,9 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             announce.unused_rows(part, progress)
         announce.undecided(changes, request, progress)
         settings.compare()
-        outcomes, heads = Outcomes(), opened.enter_context(Heads())
+        outcomes, heads = Outcomes(), stack.enter_context(Heads())
         with images.strict():
             layout = Plan(settings, outcomes, progress, heads, changes.moves)
-            if request.dry_run:
-                layout.foresee(outcomes, progress)
         if settings.generation is not None and not request.drop_failed:
             settings.generation.require_given({source.image_id for source in found})
         # A record needs all masks, also those of components that are not asked for.
@@ -112,12 +110,12 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             if len(request.devices) == 1:
                 with alone(settings.device):
                     maker = Maker(making, request.devices[0], progress)
-            if new and opening.is_begun(store):
+            if new and is_begun(store):
                 LocalPlace(store.folder).require_unlocked()
                 raise SourceChangedError(
                     "another run has written here", path=store.folder, fix="run again"
                 )
-            journals = journals or opened.enter_context(opening.opened(request, progress))
+            journals = journals or stack.enter_context(open_store(request, progress))
             assert journals is not None
             if request.remember:
                 paths.remember(request.images, request.captions_file, store)
@@ -161,7 +159,7 @@ def _inventory(
 def _rename(request: Request, found: list[Source], changes: Changes, progress: Progress) -> None:
     """Rename in the store what was renamed, and remove what is gone."""
     removed = changes.gone if request.prune else {}
-    ids = request.store.recipe.ids if opening.are_ids_changed(request) else None
+    ids = request.store.recipe.ids if request.are_ids_changed else None
     if not (changes.renamed or removed or ids):
         return
     # A run that is refused for its settings changes nothing.
@@ -193,7 +191,7 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
     """Sum up what is about to be done."""
     settings, inventory = layout.settings, layout.inventory
     request, needed = settings.request, layout.bytes_needed()
-    replaced = layout.replaced_captions()
+    replaced = layout.replaced_captions
     gone = changes.gone | changes.undecided | ({} if request.renames else changes.absent)
     pruned = changes.gone if request.prune else {}
     elsewhere = (c for c in request.store.recipe.components if c.source == "elsewhere")
@@ -223,9 +221,9 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
         caption_rows=inventory.captions.summed() if inventory.captions else None,
         changed_images=layout.changed,
         gone_images=sorted(gone[old] for old in gone.keys() - pruned.keys()),
-        updated_images=layout.updated("image"),
-        updated_captions=layout.updated("caption"),
-        updated_columns=layout.updated_columns(),
+        updated_images=layout.updated["image"],
+        updated_captions=layout.updated["caption"],
+        updated_columns=layout.updated_columns,
         renamed=renamed,
         pruned=sorted(pruned.values()),
         bytes_needed=sum(needed.values()),
@@ -246,7 +244,7 @@ def _work(
     layout: Plan,
     outcomes: Outcomes,
     changes: Changes,
-    journals: opening.Journals,
+    journals: Journals,
     makes: Maker | Making,
     heads: Heads,
     summary: DeriveSummary,

@@ -24,8 +24,8 @@ import numpy as np
 from PIL import Image
 
 from shardwright import encoders
-from shardwright.deriving.choices import load, view_of
 from shardwright.deriving.making import Maker, Making
+from shardwright.deriving.recipe import load, view_of
 from shardwright.deriving.results import Results
 from shardwright.encoders.base import DTYPES, Encoder, Options, PictureWriter
 from shardwright.engine.local import cores
