@@ -82,7 +82,7 @@ def build(
     from shardwright.building import from_shards, state
     from shardwright.building.request import Request
     from shardwright.building.run import run
-    from shardwright.deriving.recipe import followed
+    from shardwright.deriving.recipe import effective_recipe
     from shardwright.deriving.request import all_devices
     from shardwright.encoders.base import Options, device_names
     from shardwright.engine.local import cores_used
@@ -148,7 +148,7 @@ def build(
         fit, decode = start.fit, start.decode
     if ids is None and start is not None and "images.ids" not in file.origins:
         ids = start.ids
-    used, choice, loaded = followed(
+    used, choice, loaded = effective_recipe(
         file, start, made, fit=fit, decode=decode, ids=ids, models=model, choice=encoders
     )
     if ray and not isinstance(choice, str):

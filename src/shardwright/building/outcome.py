@@ -18,7 +18,7 @@ from shardwright.building.request import Request
 from shardwright.building.state import Destination
 from shardwright.building.summary import BuildSummary
 from shardwright.building.work import Builder
-from shardwright.deriving.making import Maker
+from shardwright.deriving.encoding import DeviceEncoder
 from shardwright.deriving.pipeline import Report
 from shardwright.deriving.prepare import Sample
 from shardwright.errors import DamageError
@@ -149,7 +149,7 @@ def predict(
     tried = [replace(shard, samples=shard.samples[:each]) for shard in some]
     count = sum(len(shard.samples) for shard in tried)
     progress.phase("try", count, "images")
-    maker, sink = Maker(builder.making, devices[0], progress), _Nowhere(builder)
+    maker, sink = DeviceEncoder(builder.making, devices[0], progress), _Nowhere(builder)
     samples = (sample for shard in tried for sample in layout.inputs_of(shard).samples())
     for _ in maker.run(samples, sink, count, count):
         pass

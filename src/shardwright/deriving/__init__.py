@@ -70,7 +70,7 @@ def derive(
     remembered captions file, NoSpaceError if the arrays do not fit on the disk.
     """
     # Here, so that the package and its --help work without NumPy and Pillow.
-    from shardwright.deriving.recipe import followed
+    from shardwright.deriving.recipe import effective_recipe
     from shardwright.deriving.request import Request, all_devices, finish
     from shardwright.deriving.run import run
     from shardwright.encoders.base import Options, device_names
@@ -120,7 +120,7 @@ def derive(
     start = (read_recipe(store.next.folder) if begun else None) or used
     if ids is None and used is not None and "images.ids" not in file.origins:
         ids = used.ids
-    made, choice, loaded = followed(
+    made, choice, loaded = effective_recipe(
         file,
         start,
         begun or provenance.readable(derived),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shardwright.deriving import generations, machine
-from shardwright.deriving.captions import Captions, Given
+from shardwright.deriving.captions import CaptionFiles, Captions
 from shardwright.deriving.changes import Changes
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.request import Request
@@ -152,7 +152,7 @@ def not_renamed(names: dict[str, str], progress: Progress) -> None:
 
 
 def kept_ids(
-    sources: list[Source], captions: Given | None, recipe: Recipe, progress: Progress
+    sources: list[Source], captions: CaptionFiles | None, recipe: Recipe, progress: Progress
 ) -> None:
     """Say which images keep the id on record, although the captions file has another one."""
     others = [

@@ -117,7 +117,7 @@ class Captions:
         return found
 
 
-class Given:
+class CaptionFiles:
     """The captions that a user has given, now or before; that of the nearest folder counts."""
 
     def __init__(self, files: Mapping[str, Path], sources: list[Source], recipe: Recipe) -> None:

@@ -73,7 +73,7 @@ class Changes:
             if entry.image is not None and path not in (None, entry.image.path):
                 yield structs.replace(entry, image=structs.replace(entry.image, path=path))
 
-    def named(self, sources: list[Source]) -> list[Source]:
+    def with_recorded_ids(self, sources: list[Source]) -> list[Source]:
         """Give images the id that they have on record, where they get no other."""
         now = {n: old for old, n in self.renamed.items() if not sources[n].image_id} | self.kept
         return [

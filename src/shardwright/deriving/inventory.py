@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from shardwright.deriving.captions import CAPTION, CaptionError, Given, Row, beside
+from shardwright.deriving.captions import CAPTION, CaptionError, CaptionFiles, Row, beside
 from shardwright.deriving.generations import arrays_in, files_in, made_in
 from shardwright.deriving.moves import Strangers
 from shardwright.deriving.recorded import id_of, other_image, owners, record_at, recorded_text
@@ -37,7 +37,7 @@ class Inventory:
         self,
         sources: list[Source],
         store: Store,
-        captions: Given | None,
+        captions: CaptionFiles | None,
         progress: Progress,
         *,
         recompute: Collection[Component] = (),

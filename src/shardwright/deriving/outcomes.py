@@ -96,7 +96,7 @@ class Outcomes:
         return reasons
 
 
-class Earlier:
+class EarlierFailures:
     """The failures of earlier runs, of images that have not changed since."""
 
     def __init__(self, store: Store, moves: Moves) -> None:

@@ -198,11 +198,13 @@ class Pipeline(Generic[Said]):
         # Left in the opposite order: the readers stop first, and the committer is waited for.
         with (
             images.strict(),
-            ThreadPoolExecutor(1) if readers else _Here() as committing,  # all that it was given
+            ThreadPoolExecutor(1)
+            if readers
+            else _CallingThread() as committing,  # all that it was given
             _pool(min(readers, 1)) as stacking,
             _pool(readers) as reading,
         ):
-            ahead = _Ahead(reading, self._read, self.order, max(readers, 1))
+            ahead = _ReadAhead(reading, self._read, self.order, max(readers, 1))
             coming = self._begin(stacking, self._next, ahead)
             committed: Future[list[Said]] | None = None
             while True:
@@ -233,7 +235,7 @@ class Pipeline(Generic[Said]):
                 yield from self._wait(committed)
         self.report.seconds += time.monotonic() - now
 
-    def _next(self, ahead: _Ahead) -> tuple[list[Sample], list[Batch]]:
+    def _next(self, ahead: _ReadAhead) -> tuple[list[Sample], list[Batch]]:
         """Gather the crews of the next group of samples, and their batches."""
         samples: list[Sample] = []
         nbytes, most = 0, _GROUP_BYTES * (4 if self.batcher.takes_turns else 1)
@@ -309,7 +311,7 @@ class Pipeline(Generic[Said]):
         return future.result()
 
 
-class _Ahead:
+class _ReadAhead:
     """The crews that are being read ahead, in order."""
 
     def __init__(
@@ -356,7 +358,7 @@ class _Ahead:
         return [self._read(sample) for sample in samples]
 
 
-class _Here(Executor):
+class _CallingThread(Executor):
     """In place of threads: does what it is given, at once."""
 
     def submit(
@@ -377,7 +379,7 @@ class _Here(Executor):
 @contextmanager
 def _pool(threads: int) -> Iterator[Executor]:
     """Open a pool of threads; at the end, tasks that have not begun are dropped."""
-    pool = ThreadPoolExecutor(threads) if threads else _Here()
+    pool = ThreadPoolExecutor(threads) if threads else _CallingThread()
     try:
         yield pool
     finally:

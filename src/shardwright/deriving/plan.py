@@ -11,7 +11,7 @@ from typing import Any
 from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside, shared_text
 from shardwright.deriving.images import BadImageError, Size
 from shardwright.deriving.moves import Moves
-from shardwright.deriving.outcomes import NO_CAPTION, Earlier, Outcomes
+from shardwright.deriving.outcomes import NO_CAPTION, EarlierFailures, Outcomes
 from shardwright.deriving.prepare import (
     Measuring,
     Sample,
@@ -20,7 +20,7 @@ from shardwright.deriving.prepare import (
     require_kept,
 )
 from shardwright.deriving.recorded import recorded_text
-from shardwright.deriving.settings import InForce
+from shardwright.deriving.settings import EncoderSettings
 from shardwright.deriving.views import left_out
 from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
@@ -39,7 +39,7 @@ class Plan:
 
     def __init__(
         self,
-        settings: InForce,
+        settings: EncoderSettings,
         outcomes: Outcomes,
         progress: Progress,
         measure: Measuring,
@@ -58,7 +58,7 @@ class Plan:
         self.updated: dict[str, list[str]] = {"image": [], "caption": []}
         self.updated_columns: dict[str, list[str]] = {}  # names, by image
         self.replaced_captions = 0  # on record, as their arrays are recomputed
-        self._earlier, self._textless = Earlier(settings.store, moves), 0
+        self._earlier, self._textless = EarlierFailures(settings.store, moves), 0
         self._selects = settings.store.recipe.selection != Selection()
         names = [component.name for component in components]
         opens = self._selects or request.dry_run

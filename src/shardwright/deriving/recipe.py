@@ -19,7 +19,7 @@ from shardwright.store import provenance
 from shardwright.store.provenance import FAST, FRACTIONS, SRGB, Settings
 
 
-def followed(
+def effective_recipe(
     file: RecipeFile,
     start: Recipe | None,
     entries: Mapping[str, provenance.Entry],

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from shardwright import regular
-from shardwright.deriving.captions import Given
+from shardwright.deriving.captions import CaptionFiles
 from shardwright.deriving.images import Size
 from shardwright.deriving.moves import NOT_MOVED, Moves, is_one_file, recognise
 from shardwright.deriving.sources import Source, contested, sharing, spelt
@@ -82,11 +82,11 @@ def on_record(sources: list[Source], store: Store, folder: str | None = None) ->
     return found
 
 
-def named(
+def with_ids(
     sources: list[Source],
     root: str,
     store: Store,
-    captions: Given | None = None,
+    captions: CaptionFiles | None = None,
     *,
     keep: bool = True,
 ) -> list[Source]:

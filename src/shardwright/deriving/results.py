@@ -40,7 +40,7 @@ from shardwright.store.records import CROP, Record, ordered, own_fields
 from shardwright.store.store import Store
 
 if TYPE_CHECKING:
-    from shardwright.deriving.settings import InForce
+    from shardwright.deriving.settings import EncoderSettings
 
 _DIGITS = 4  # of facts
 
@@ -170,7 +170,7 @@ class Committer:
 
     def __init__(
         self,
-        settings: InForce,
+        settings: EncoderSettings,
         records: Journal,
         facts: Journal,
         outcomes: Outcomes,

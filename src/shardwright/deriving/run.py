@@ -18,24 +18,24 @@ from shardwright.deriving import (
     images,
     sources,
 )
-from shardwright.deriving.captions import Given
+from shardwright.deriving.captions import CaptionFiles
 from shardwright.deriving.changes import Changes, first_ids, unknown
 from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.decoders import Heads
+from shardwright.deriving.encoding import DeviceEncoder, Encoding
 from shardwright.deriving.inventory import Inventory
-from shardwright.deriving.making import Maker, Making
 from shardwright.deriving.moves import Moves
 from shardwright.deriving.outcomes import Outcomes, write_failures
 from shardwright.deriving.pipeline import Report
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.prepare import Array
-from shardwright.deriving.recorded import named
+from shardwright.deriving.recorded import with_ids
 from shardwright.deriving.request import Journals, Request, is_begun, open_store
 from shardwright.deriving.results import Committer
-from shardwright.deriving.serving import Publisher, Worker
-from shardwright.deriving.settings import InForce
+from shardwright.deriving.settings import EncoderSettings
 from shardwright.deriving.sources import Source
 from shardwright.deriving.summary import ComponentSummary, DeriveSummary, Trial
+from shardwright.deriving.workers import Publisher, Worker
 from shardwright.engine.devices import Devices, alone
 from shardwright.engine.local import cores
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError
@@ -55,7 +55,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     request.require_place()
     found = sources.find(request.images, progress)
     announce.captions(request, progress)
-    given = Given(request.captions, found, store.recipe) if request.captions else None
+    given = CaptionFiles(request.captions, found, store.recipe) if request.captions else None
     request.require_same_ids()
     # A new store is made when the work begins: a run that cannot begin leaves no trace.
     new = not is_begun(store)
@@ -65,17 +65,17 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             _discard(request, progress)
         folder = str(request.images)
         other_ids = request.are_ids_changed
-        found = named(found, folder, store, given, keep=not other_ids)
+        found = with_ids(found, folder, store, given, keep=not other_ids)
         below = absolute(str(request.prune_below)) if request.prune_below else None
         changes = find_changes(found, folder, store, progress, by_path=other_ids, also=below)
-        found = changes.named(found)
+        found = changes.with_recorded_ids(found)
         if request.prune:
             changes = replace(changes, unknown=unknown(found, store))
         announce.kept_ids(found, given, store.recipe, progress)
         if request.renames and not new:
             _rename(request, found, changes, progress)
         inventory = _inventory(request, found, given, changes, progress)
-        settings = InForce(request, inventory)
+        settings = EncoderSettings(request, inventory)
         for part in given.parts if given else ():
             announce.unused_rows(part, progress)
         announce.undecided(changes, request, progress)
@@ -105,11 +105,11 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
                     raise
                 summary.obstacle = str(error)
         if not request.dry_run:
-            making = settings.making(layout.work, empties)
-            maker = None
+            encoding = settings.encoding(layout.work, empties)
+            device: DeviceEncoder | Encoding = encoding
             if len(request.devices) == 1:
                 with alone(settings.device):
-                    maker = Maker(making, request.devices[0], progress)
+                    device = DeviceEncoder(encoding, request.devices[0], progress)
             if new and is_begun(store):
                 LocalPlace(store.folder).require_unlocked()
                 raise SourceChangedError(
@@ -126,7 +126,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             for known in changes.relocations(store):
                 if known.image_id not in made:  # else its facts are written with its arrays
                     journals.facts.append(to_builtins(known))
-            _work(layout, outcomes, changes, journals, maker or making, heads, summary, progress)
+            _work(layout, outcomes, changes, journals, device, heads, summary, progress)
             _count_updated(summary, outcomes)
     summary.failed, summary.failed_by_reason = len(outcomes.failures), outcomes.by_reason()
     summary.require_sum()
@@ -139,7 +139,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
 def _inventory(
     request: Request,
     found: list[Source],
-    given: Given | None,
+    given: CaptionFiles | None,
     changes: Changes,
     progress: Progress,
 ) -> Inventory:
@@ -163,7 +163,7 @@ def _rename(request: Request, found: list[Source], changes: Changes, progress: P
     if not (changes.renamed or removed or ids):
         return
     # A run that is refused for its settings changes nothing.
-    InForce(request, Inventory([], request.store, None, Progress())).compare()
+    EncoderSettings(request, Inventory([], request.store, None, Progress())).compare()
     if changes.renamed or removed:
         renames.require_only(request.store)
     announce.pruning(sorted(removed.values()), progress, request.dry_run)
@@ -232,7 +232,7 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
     )
 
 
-def _require_room(settings: InForce, needed: int) -> None:
+def _require_room(settings: EncoderSettings, needed: int) -> None:
     """Raise if the disk has less room than the arrays need; old ones stay until the swap."""
     folders = [str(settings.store.arrays(component)) for component in settings.recomputed]
     instead = f"delete {' and '.join(folders)} to do without the old arrays, "
@@ -245,7 +245,7 @@ def _work(
     outcomes: Outcomes,
     changes: Changes,
     journals: Journals,
-    makes: Maker | Making,
+    device: DeviceEncoder | Encoding,
     heads: Heads,
     summary: DeriveSummary,
     progress: Progress,
@@ -272,15 +272,15 @@ def _work(
         target = generation or journals
         committer = Committer(settings, target.records, target.facts, outcomes, summary, progress)
         samples, pictures = islice(layout.samples(), count), min(count, layout.pictures)
-        if isinstance(makes, Maker):
+        if isinstance(device, DeviceEncoder):
             with alone(settings.device):
-                write_empties(settings, makes.empties())
-                for _ in makes.run(samples, committer, count, pictures, heads):
+                write_empties(settings, device.empties())
+                for _ in device.run(samples, committer, count, pictures, heads):
                     pass
-            report = makes.report()
+            report = device.report()
         else:
             keep = partial(write_empties, settings)
-            worker = Worker(makes, committer.sealer, pictures)
+            worker = Worker(device, committer.sealer, pictures)
             devices = Devices(request.devices)
             publisher = Publisher(committer, devices, keep, progress, request.batch_size)
             report = publisher.run(worker, samples, count)
@@ -323,7 +323,7 @@ def _forecast(report: Report, summary: DeriveSummary, tried: int, left: int, dev
     )
 
 
-def write_empties(settings: InForce, arrays: Mapping[str, Array]) -> None:
+def write_empties(settings: EncoderSettings, arrays: Mapping[str, Array]) -> None:
     """Write what is missing of the empty caption."""
     group: list[tuple[Path, Array | bytes]] = []
     for component in settings.store.recipe.captions:
@@ -356,7 +356,7 @@ def _count_updated(summary: DeriveSummary, outcomes: Outcomes) -> None:
 
 @contextmanager
 def _failures_kept(
-    settings: InForce, outcomes: Outcomes, moves: Moves, left: Iterable[int]
+    settings: EncoderSettings, outcomes: Outcomes, moves: Moves, left: Iterable[int]
 ) -> Iterator[None]:
     """Write the failures to their file, however the work ends; those left are not looked at."""
     names = [component.name for component in settings.request.components]

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 import xxhash
 from msgspec import json, structs
 
+from shardwright.deriving.encoding import Encoding
 from shardwright.deriving.generations import Generation
 from shardwright.deriving.inventory import Inventory
-from shardwright.deriving.making import Making
 from shardwright.deriving.recipe import choices, fit_of, load, view_of
 from shardwright.deriving.request import Request
 from shardwright.deriving.views import View
@@ -26,7 +26,7 @@ from shardwright.store.provenance import Entry, Settings, complete
 from shardwright.store.store import Store
 
 
-class InForce:
+class EncoderSettings:
     """What each component is made with, and which are recomputed."""
 
     def __init__(self, request: Request, inventory: Inventory) -> None:
@@ -128,9 +128,9 @@ class InForce:
         """Whether only what changed is made beside the arrays in use."""
         return self.generation is not None and self.generation.is_update
 
-    def making(self, work: Iterable[Component], empties: Iterable[Component]) -> Making:
-        """Give how this run makes samples; a device tries the encoders of ``work`` first."""
-        return Making(
+    def encoding(self, work: Iterable[Component], empties: Iterable[Component]) -> Encoding:
+        """Give how this run encodes samples; a device tries the encoders of ``work`` first."""
+        return Encoding(
             recipe=self.store.recipe,
             encoders=self.request.encoders,
             components=tuple(self.encoders),

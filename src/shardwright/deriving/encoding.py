@@ -1,4 +1,4 @@
-"""How samples are made, as a value that can be sent to a worker; and one device that makes them."""
+"""How samples are encoded, as a value that can be sent to a worker; and one device that does it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _WAITING = 16  # threads that may wait for a store, while others have images dec
 
 
 @dataclass(frozen=True)
-class Making:
+class Encoding:
     """How samples are made; small, and picklable unless encoders of the caller's are among it."""
 
     recipe: Recipe
@@ -64,30 +64,30 @@ class Making:
         return {**self.__dict__, "loaded": {}, "guarded": False}
 
 
-class Maker:
+class DeviceEncoder:
     """The encoders of one device, and the pipeline through them."""
 
-    def __init__(self, making: Making, device: str, progress: Progress) -> None:
+    def __init__(self, encoding: Encoding, device: str, progress: Progress) -> None:
         """Load the encoders, and try them: a broken model stops a run before it begins."""
-        self.making, self.progress = making, progress
-        found, shared = dict(making.loaded), dict[Any, Any]()
-        for component in making.components:
+        self.encoding, self.progress = encoding, progress
+        found, shared = dict(encoding.loaded), dict[Any, Any]()
+        for component in encoding.components:
             if component not in found:
-                options = Options(device, making.dtypes.get(component.name))
+                options = Options(device, encoding.dtypes.get(component.name))
                 with at_once():
-                    found[component] = encoders.load(making.encoders, component, options, shared)
-        self.views = {c: _complete(view, c, found.get(c)) for c, view in making.views.items()}
+                    found[component] = encoders.load(encoding.encoders, component, options, shared)
+        self.views = {c: _complete(view, c, found.get(c)) for c, view in encoding.views.items()}
         self.passes = passes(found, self.views)
         self.so_far = Report()
         for each in self.passes:
-            if not set(making.work).isdisjoint(each.components):
+            if not set(encoding.work).isdisjoint(each.components):
                 try_out(each)
 
     def empties(self) -> dict[str, Array]:
         """Encode the empty caption; give what is stored, by the suffix of its member."""
         found: dict[str, Array] = {}
         for each in self.passes:
-            if wanted := [c for c in each.components if c in self.making.empties]:
+            if wanted := [c for c in each.components if c in self.encoding.empties]:
                 found |= _empty(each, wanted, self.progress)
         return found
 
@@ -100,14 +100,14 @@ class Maker:
         measure: Measuring = images.measure,
     ) -> Generator[Said, None, None]:
         """Run samples through a pipeline; ``pictures`` is how many of them are read, about."""
-        making, recipe = self.making, self.making.recipe
-        order = Order(samples, partial(_shape, views=self.views, measure=measure), making.reach)
+        encoding, recipe = self.encoding, self.encoding.recipe
+        order = Order(samples, partial(_shape, views=self.views, measure=measure), encoding.reach)
         with ExitStack() as stack:
-            children = children_for(pictures, making.cores)
-            copied = making.guarded and not children
+            children = children_for(pictures, encoding.cores)
+            copied = encoding.guarded and not children
             if copied:
-                children = copies_for(pictures, making.cores)
-            decoders = stack.enter_context(Decoders(look, children, making.cores, copied=copied))
+                children = copies_for(pictures, encoding.cores)
+            decoders = stack.enter_context(Decoders(look, children, encoding.cores, copied=copied))
             # For samples that may have killed a worker: they must not kill this one.
             one, heads = stack.enter_context(OneDecoder(look)), stack.enter_context(Heads())
 
@@ -121,21 +121,21 @@ class Maker:
 
     def _readers(self, decoders: Decoders[Any, Any]) -> int:
         """Choose how many threads read; none where they would share one core with the encoders."""
-        if self.making.waits:
+        if self.encoding.waits:
             return decoders.threads + _WAITING
-        alone = self.making.cores == 1 and all(each.device == "cpu" for each in self.passes)
+        alone = self.encoding.cores == 1 and all(each.device == "cpu" for each in self.passes)
         return 0 if alone else decoders.threads
 
     @cached_property
     def _batcher(self) -> Batcher:
         """Make the batches of all pipelines, by the room that there is when models are loaded."""
-        making = self.making
-        rooms = {} if making.batch_size else machine.rooms(self.passes)
-        batcher = Batcher(self.passes, making.batch_size or BATCH_SIZE, self.progress, rooms)
-        if making.compile:
-            bucket = making.recipe.buckets[0]
+        encoding = self.encoding
+        rooms = {} if encoding.batch_size else machine.rooms(self.passes)
+        batcher = Batcher(self.passes, encoding.batch_size or BATCH_SIZE, self.progress, rooms)
+        if encoding.compile:
+            bucket = encoding.recipe.buckets[0]
             for through in self.passes:
-                if not set(making.work).isdisjoint(through.components):
+                if not set(encoding.work).isdisjoint(through.components):
                     tune(through, batcher, images.Size(bucket.width, bucket.height))
         return batcher
 
