@@ -11,8 +11,15 @@ from functools import cache
 
 from msgspec import structs
 
-from shardwright.deriving.moves import NOT_MOVED, Moves, is_one_file, is_same, recognise, root_of
-from shardwright.deriving.recorded import on_record
+from shardwright.deriving.recorded import (
+    NOT_MOVED,
+    Moves,
+    is_one_file,
+    is_same,
+    on_record,
+    recognise,
+    root_of,
+)
 from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress

@@ -9,14 +9,21 @@ import os
 from array import array
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from operator import and_
 from types import MappingProxyType
 
 from msgspec.structs import replace
 
 from shardwright.deriving.captions import CAPTION, CaptionError, CaptionFiles, Row, beside
 from shardwright.deriving.generations import arrays_in, files_in, made_in
-from shardwright.deriving.moves import Strangers
-from shardwright.deriving.recorded import id_of, other_image, owners, record_at, recorded_text
+from shardwright.deriving.recorded import (
+    Strangers,
+    id_of,
+    other_image,
+    owners,
+    record_at,
+    recorded_text,
+)
 from shardwright.deriving.sources import Source, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
@@ -55,8 +62,8 @@ class Inventory:
         self.touched: dict[int, int] = {}  # the time of files that are elsewhere, or written again
         made_from = (c for c in store.recipe.captions if c.field == CAPTION)
         self._places = [(f"{store.arrays(c)}/", c.extension) for c in made_from]
-        encoded = any(component.source == "caption" for component in recompute)
-        self._recompute, self._update = encoded, update
+        self._recompute = any(component.source == "caption" for component in recompute)
+        self._update = update
         usable = (n for n in range(len(sources)) if n not in self.problems)
         self._numbers = {sources[number].image_id: number for number in usable}
         self._first_ids = first_ids  # of renamed images that are derived as new ones
@@ -85,9 +92,9 @@ class Inventory:
         self._read_facts(progress)
         recorded = self._read_records(progress)
         for component in store.recipe.captions:
-            for number, has_text in enumerate(recorded[component.field]):
-                if not has_text:  # it is unknown from which caption this array was made
-                    self._there[component][number] = 0
+            # Without a text on record, it is unknown from which one an array was made.
+            has_text = recorded[component.field]
+            self._there[component] = bytearray(map(and_, self._there[component], has_text))
 
     def missing(self, number: int, components: Iterable[Component]) -> tuple[Component, ...]:
         """Name the arrays that an image does not have."""

@@ -11,7 +11,7 @@ import msgspec
 
 from shardwright import regular
 from shardwright.deriving.captions import CaptionError, beside
-from shardwright.deriving.moves import Moves
+from shardwright.deriving.recorded import Moves
 from shardwright.deriving.sources import Source
 from shardwright.errors import TooManyFailuresError
 from shardwright.storage import files

@@ -10,7 +10,6 @@ from typing import Any
 
 from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside, shared_text
 from shardwright.deriving.images import BadImageError, Size
-from shardwright.deriving.moves import Moves
 from shardwright.deriving.outcomes import NO_CAPTION, EarlierFailures, Outcomes
 from shardwright.deriving.prepare import (
     Measuring,
@@ -19,7 +18,7 @@ from shardwright.deriving.prepare import (
     read_texts,
     require_kept,
 )
-from shardwright.deriving.recorded import recorded_text
+from shardwright.deriving.recorded import Moves, recorded_text
 from shardwright.deriving.settings import EncoderSettings
 from shardwright.deriving.views import left_out
 from shardwright.errors import InputMissingError

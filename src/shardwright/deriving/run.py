@@ -24,12 +24,11 @@ from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.decoders import Heads
 from shardwright.deriving.encoding import DeviceEncoder, Encoding
 from shardwright.deriving.inventory import Inventory
-from shardwright.deriving.moves import Moves
 from shardwright.deriving.outcomes import Outcomes, write_failures
 from shardwright.deriving.pipeline import Report
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.prepare import Array
-from shardwright.deriving.recorded import with_ids
+from shardwright.deriving.recorded import Moves, with_ids
 from shardwright.deriving.request import Journals, Request, is_begun, open_store
 from shardwright.deriving.results import Committer
 from shardwright.deriving.settings import EncoderSettings
@@ -74,7 +73,17 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
         announce.kept_ids(found, given, store.recipe, progress)
         if request.renames and not new:
             _rename(request, found, changes, progress)
-        inventory = _inventory(request, found, given, changes, progress)
+        inventory = Inventory(
+            found,
+            store,
+            given,
+            progress,
+            recompute=request.recompute,
+            update=request.update,
+            # In a dry run, in which they are renamed only here.
+            renamed=changes.renamed if request.dry_run and request.renames else {},
+            first_ids={} if request.renames else first_ids(changes, found, store),
+        )
         settings = EncoderSettings(request, inventory)
         for part in given.parts if given else ():
             announce.unused_rows(part, progress)
@@ -134,26 +143,6 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     announce.profiles(summary, progress)
     summary.seconds = round(time.monotonic() - started, 3)
     return summary
-
-
-def _inventory(
-    request: Request,
-    found: list[Source],
-    given: CaptionFiles | None,
-    changes: Changes,
-    progress: Progress,
-) -> Inventory:
-    return Inventory(
-        found,
-        request.store,
-        given,
-        progress,
-        recompute=request.recompute,
-        update=request.update,
-        # In a dry run, in which they are renamed only here.
-        renamed=changes.renamed if request.dry_run and request.renames else {},
-        first_ids={} if request.renames else first_ids(changes, found, request.store),
-    )
 
 
 def _rename(request: Request, found: list[Source], changes: Changes, progress: Progress) -> None:

@@ -13,10 +13,9 @@ from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.decoders import Heads
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.inventory import Inventory
-from shardwright.deriving.moves import Moves
 from shardwright.deriving.outcomes import EarlierFailures
 from shardwright.deriving.prepare import Measuring
-from shardwright.deriving.recorded import with_ids
+from shardwright.deriving.recorded import Moves, with_ids
 from shardwright.deriving.settings import digest
 from shardwright.deriving.views import left_out
 from shardwright.errors import InputMissingError, ShardwrightError, StorageError
