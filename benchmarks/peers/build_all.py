@@ -16,8 +16,8 @@ from typing import Any
 import shardwright
 from benchmarks.peers.derive_all import BATCH, DINO, T5, VAE, DinoSleeper, TextSleeper, VaeSleeper
 from benchmarks.peers.derive_all import alone as encode_alone
-from shardwright.deriving.choices import choices, view_of
 from shardwright.deriving.images import strict
+from shardwright.deriving.recipe import choices, view_of
 from shardwright.deriving.views import View, look
 from shardwright.encoders.base import Options
 from shardwright.encoders.sketch import load

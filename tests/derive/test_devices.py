@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from shardwright import DeriveSummary, Progress, ShardwrightError, UsageError, derive
-from shardwright.deriving import settings
+from shardwright.deriving import request
 from shardwright.encoders import devices
 from shardwright.encoders.base import device_names
 from shardwright.engine import DeviceLostError
@@ -322,9 +322,9 @@ def test_auto_is_every_gpu_if_there_are_several(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(settings, "every_gpu", lambda: gpus)
+    monkeypatch.setattr(request, "every_gpu", lambda: gpus)
     components = Store.at(tmp_path).recipe.components
-    assert settings.all_devices(("auto",), "pretrained", components) == expected
-    assert settings.all_devices(("cuda:1",), "pretrained", components) == ("cuda:1",)
-    assert settings.all_devices(("auto",), "sketch", components) == ("auto",)
-    assert settings.all_devices(("auto",), "pretrained", ()) == ("auto",)
+    assert request.all_devices(("auto",), "pretrained", components) == expected
+    assert request.all_devices(("cuda:1",), "pretrained", components) == ("cuda:1",)
+    assert request.all_devices(("auto",), "sketch", components) == ("auto",)
+    assert request.all_devices(("auto",), "pretrained", ()) == ("auto",)

@@ -190,7 +190,7 @@ def test_an_array_of_an_earlier_version_that_shows_the_old_picture_stays_reporte
     path.write_text(path.read_text().replace('"img001",', '"img001","outdated":["dinov3"],'))
     assert sketch(images, derived).changed_images == [str(replaced)]
     assert notes(derived) == {"image_changed": [str(replaced)]}
-    assert sketch(images, derived, recompute=["dinov3"]).changed_images == []
+    assert sketch(images, derived, update=True).changed_images == []
     assert "outdated" not in facts(derived)["img001"]
     assert notes(derived) == {}
     assert contents(derived) == fresh(images, derived)

@@ -39,8 +39,8 @@ def strict() -> Iterator[None]:
         yield
 
 
-def read(path: str, colour: str = "srgb") -> Picture:
-    return pixels(images.read(path, [colour]).by_colour[colour])
+def read(path: str) -> Picture:
+    return pixels(images.read(path).image)
 
 
 def saved(tmp_path: Path, image: Image.Image, name: str, **options: Any) -> str:  # noqa: ANN401

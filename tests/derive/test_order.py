@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from benchmarks import mixed
-from shardwright.deriving.order import Order
+from shardwright.deriving.pipeline import Order
 from shardwright.deriving.prepare import Sample
 from shardwright.deriving.sources import Source
 from shardwright.recipes import SPECIFICATION
@@ -183,7 +183,7 @@ def test_no_header_is_read_where_nothing_follows_the_picture(
     for number in range(4):
         save(images / f"{number}.png", gradient(16 + 8 * number, 16))
         (images / f"{number}.txt").write_text("a picture")
-    monkeypatch.setattr("shardwright.deriving.order.images.measure", None)
+    monkeypatch.setattr("shardwright.deriving.images.measure", None)
     summary = sketch(images, tmp_path / "derived", components=["dinov3", "t5"])
     assert summary.failed == 0
     assert summary.components["dinov3"].batch_fill == 4

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwright.deriving.order import Order
-from shardwright.deriving.pipeline import Pipeline, Times
+from shardwright.deriving.pipeline import Order, Pipeline, Report
 from shardwright.deriving.prepare import Sample
 from shardwright.deriving.sources import Source
 from shardwright.progress import Progress
@@ -55,7 +54,7 @@ def run(count: int, read: Any, committing: Committing, readers: int) -> None:  #
     encoding: Any = Encoding()
     target: Any = committing
     order = Order(samples, lambda _: None)
-    list(Pipeline(order, read, encoding, target, Progress(), Times()).run(count, readers))
+    list(Pipeline(order, read, encoding, target, Progress(), Report()).run(count, readers))
 
 
 def test_all_readers_are_busy_however_large_the_pictures_are() -> None:

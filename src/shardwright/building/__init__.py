@@ -82,8 +82,8 @@ def build(
     from shardwright.building import from_shards, state
     from shardwright.building.request import Request
     from shardwright.building.run import run
-    from shardwright.deriving.recipe import followed
-    from shardwright.deriving.settings import all_devices
+    from shardwright.deriving.recipe import effective_recipe
+    from shardwright.deriving.request import all_devices
     from shardwright.encoders.base import Options, device_names
     from shardwright.engine.local import cores_used
     from shardwright.engine.ray import ray_of
@@ -146,7 +146,7 @@ def build(
         fit, decode = start.fit, start.decode
     if ids is None and start is not None and "images.ids" not in file.origins:
         ids = start.ids
-    used, choice, loaded = followed(
+    used, choice, loaded = effective_recipe(
         file, start, made, fit=fit, decode=decode, ids=ids, models=model, choice=encoders
     )
     if ray and not isinstance(choice, str):

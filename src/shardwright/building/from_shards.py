@@ -19,7 +19,7 @@ from shardwright.buckets import Bucket
 from shardwright.building import built
 from shardwright.building.plan import Plan, Shard
 from shardwright.building.samples import Copying, FromShard, Inputs
-from shardwright.deriving.choices import fit_of
+from shardwright.deriving.recipe import fit_of
 from shardwright.errors import DamageError, InputMissingError, ProvenanceError, UsageError
 from shardwright.interrupts import check
 from shardwright.packing.choice import FLAGS

@@ -17,7 +17,8 @@ from shardwright.building.plan import Plan, PlanFile, Shard
 from shardwright.building.request import Request
 from shardwright.building.summary import BuildSummary
 from shardwright.building.work import Builder
-from shardwright.deriving.making import Maker, Report
+from shardwright.deriving.encoding import DeviceEncoder
+from shardwright.deriving.pipeline import Report
 from shardwright.deriving.prepare import Sample
 from shardwright.errors import DamageError
 from shardwright.layout import STATE_FOLDER
@@ -148,7 +149,7 @@ def predict(
     tried = [replace(shard, samples=shard.samples[:each]) for shard in some]
     count = sum(len(shard.samples) for shard in tried)
     progress.phase("try", count, "images")
-    maker, sink = Maker(builder.making, devices[0], progress), _Nowhere(builder)
+    maker, sink = DeviceEncoder(builder.making, devices[0], progress), _Nowhere(builder)
     samples = (sample for shard in tried for sample in layout.inputs_of(shard).samples())
     for _ in maker.run(samples, sink, count, count):
         pass

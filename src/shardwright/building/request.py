@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwright import encoders
 from shardwright.building.from_shards import Again
-from shardwright.deriving.choices import choices, load
+from shardwright.deriving.recipe import choices, load
 from shardwright.encoders.base import DTYPES, Encoder, Options, PictureWriter
 from shardwright.engine import DONE, Done
 from shardwright.engine.ray import Ray

@@ -18,9 +18,9 @@ from shardwright.building.request import Made, Request
 from shardwright.building.summary import BuildSummary
 from shardwright.building.work import Builder, Work
 from shardwright.comparing.parts import find_copies
-from shardwright.deriving.choices import view_of
-from shardwright.deriving.making import Making
-from shardwright.deriving.order import REACH
+from shardwright.deriving.encoding import Encoding
+from shardwright.deriving.pipeline import REACH
+from shardwright.deriving.recipe import view_of
 from shardwright.deriving.results import Results
 from shardwright.engine import DeviceEngine, Engine
 from shardwright.engine.devices import Devices
@@ -116,7 +116,7 @@ def _builder(devices: DeviceEngine, made: Made, outcome: Outcome) -> Builder:
         for component in request.make
         if component.source == "image"
     }
-    making = Making(
+    making = Encoding(
         recipe=recipe,
         encoders=request.encoders,
         components=request.make,

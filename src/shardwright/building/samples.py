@@ -21,13 +21,13 @@ from shardwright.building import inputs
 from shardwright.building.built import Built
 from shardwright.building.rows import parse
 from shardwright.deriving.captions import CaptionError
-from shardwright.deriving.choices import view_of
 from shardwright.deriving.images import BadImageError, Size
 from shardwright.deriving.prepare import Sample, require_kept
+from shardwright.deriving.recipe import view_of
 from shardwright.deriving.recorded import recorded_size, recorded_text
 from shardwright.deriving.results import Results, with_tokens
-from shardwright.deriving.serving import DIED
 from shardwright.deriving.sources import Source
+from shardwright.deriving.workers import DIED
 from shardwright.errors import DamageError
 from shardwright.packing.scan import changed
 from shardwright.progress import quantity

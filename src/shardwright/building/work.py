@@ -19,11 +19,11 @@ from shardwright.building import plan
 from shardwright.building.commits import Commit, Commits, There
 from shardwright.building.inputs import Left
 from shardwright.building.samples import FromImage, Inputs, Planned
-from shardwright.deriving.making import Making
+from shardwright.deriving.encoding import Encoding
 from shardwright.deriving.outcomes import Outcomes
 from shardwright.deriving.prepare import Array, Sample
 from shardwright.deriving.results import Results
-from shardwright.deriving.serving import DIED, Drawing, Hearing, served
+from shardwright.deriving.workers import DIED, TaskRunner, TaskSink, work_on
 from shardwright.engine import DONE, DeviceEngine
 from shardwright.engine.devices import Death
 from shardwright.errors import SourceChangedError, StorageError
@@ -58,7 +58,7 @@ class Task:
 class Builder:
     """Makes the shards of a plan on one device."""
 
-    making: Making
+    making: Encoding
     results: Results
     commits: Commits
     sha256: bool
@@ -66,10 +66,10 @@ class Builder:
 
     def __call__(self, device: str, tasks: Iterator[Task]) -> Iterator[Any]:
         with closing(_Sink(self, tasks)) as sink:
-            yield from served(self.making, device, sink, self.pictures)
+            yield from work_on(self.making, device, sink, self.pictures)
 
 
-class _Sink(Drawing[Task]):
+class _Sink(TaskSink[Task]):
     """Where samples end: in the tar of their task, or in the ledger."""
 
     def __init__(self, builder: Builder, tasks: Iterator[Task]) -> None:
@@ -176,7 +176,7 @@ class _Shard:
                     self._storage.discard(name)
 
 
-class Work(Hearing[Task]):
+class Work(TaskRunner[Task]):
     """Runs the tasks of a plan, and remembers their commits."""
 
     def __init__(
@@ -250,7 +250,7 @@ class Work(Hearing[Task]):
         if self._has_empties:  # of an interrupted run
             builder = replace(builder, making=replace(builder.making, empties=()))
         try:
-            self.hear(builder, self._tasks(todo, there))
+            self.run_tasks(builder, self._tasks(todo, there))
         except BaseException as error:
             if not isinstance(error, StorageError):  # then the store is within reach
                 builder.commits.abandon(list(self._given.values()))

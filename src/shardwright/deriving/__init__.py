@@ -70,10 +70,9 @@ def derive(
     remembered captions file, NoSpaceError if the arrays do not fit on the disk.
     """
     # Here, so that the package and its --help work without NumPy and Pillow.
-    from shardwright.deriving import opening
-    from shardwright.deriving.recipe import followed
+    from shardwright.deriving.recipe import effective_recipe
+    from shardwright.deriving.request import Request, all_devices, finish
     from shardwright.deriving.run import run
-    from shardwright.deriving.settings import Request, all_devices
     from shardwright.encoders.base import Options, device_names
     from shardwright.engine.local import cores_used
     from shardwright.recipes.keys import DECODES, FITS, IDS
@@ -105,7 +104,7 @@ def derive(
         raise UsageError("--update with --recompute", fix="give one of them")
     derived = place("--derived-dir", file.paths["store"] if derived_dir is None else derived_dir)
     metadata, progress = place_or_none("--jsonl", jsonl), progress or Progress()
-    opening.finish(derived, metadata, progress, dry_run=dry_run)
+    finish(derived, metadata, progress, dry_run=dry_run)
     store = Store(derived, metadata or derived / JSONL_NAME)
     used = recorded(derived)
     # Without a file, a store continues as it was made, and a recompute as it was begun.
@@ -113,7 +112,7 @@ def derive(
     start = (read_recipe(store.next.folder) if begun else None) or used
     if ids is None and used is not None and "images.ids" not in file.origins:
         ids = used.ids
-    made, choice, loaded = followed(
+    made, choice, loaded = effective_recipe(
         file,
         start,
         begun or provenance.readable(derived),

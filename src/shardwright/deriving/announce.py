@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shardwright.deriving import generations, machine
-from shardwright.deriving.captions import Captions, Given
+from shardwright.deriving.captions import CaptionFiles, Captions
 from shardwright.deriving.changes import Changes
 from shardwright.deriving.plan import Plan
-from shardwright.deriving.settings import Request
+from shardwright.deriving.request import Request
 from shardwright.deriving.sources import Source
 from shardwright.deriving.summary import DeriveSummary
 from shardwright.progress import Progress, quantity, size
@@ -152,7 +152,7 @@ def not_renamed(names: dict[str, str], progress: Progress) -> None:
 
 
 def kept_ids(
-    sources: list[Source], captions: Given | None, recipe: Recipe, progress: Progress
+    sources: list[Source], captions: CaptionFiles | None, recipe: Recipe, progress: Progress
 ) -> None:
     """Say which images keep the id on record, although the captions file has another one."""
     others = [

@@ -18,7 +18,7 @@ import msgspec
 
 from shardwright.deriving import caption_files
 from shardwright.deriving.caption_files import GIVE, PATH_FIELDS
-from shardwright.deriving.matching import AmbiguousError, Images, Matching, Named
+from shardwright.deriving.matching import Images, Matching, Named
 from shardwright.deriving.sources import Source
 from shardwright.errors import InputMissingError, UsageError
 from shardwright.interrupts import check
@@ -87,12 +87,13 @@ class Captions:
         return self._find(source, root).get(_ID)
 
     def _find(self, source: Source, root: str | None) -> Row:
-        try:
-            number = self._matching.number(named(source, self.root if root is None else root))
-        except AmbiguousError:
+        number = self._matching.number(named(source, self.root if root is None else root))
+        if number is None:
+            return {}
+        if self._matching.is_shared(number):
             what = "its row in --captions has only a name, which other images have too"
-            raise CaptionError(AMBIGUOUS, what) from None
-        found: Row = msgspec.json.decode(self.data[number]) if number is not None else {}
+            raise CaptionError(AMBIGUOUS, what)
+        found: Row = msgspec.json.decode(self.data[number])
         return found
 
     def summed(self) -> CaptionRows:
@@ -116,7 +117,7 @@ class Captions:
         return found
 
 
-class Given:
+class CaptionFiles:
     """The captions that a user has given, now or before; that of the nearest folder counts."""
 
     def __init__(self, files: Mapping[str, Path], sources: list[Source], recipe: Recipe) -> None:

@@ -11,8 +11,15 @@ from functools import cache
 
 from msgspec import structs
 
-from shardwright.deriving.moves import NOT_MOVED, Moves, is_one_file, is_same, recognise, root_of
-from shardwright.deriving.recorded import on_record
+from shardwright.deriving.recorded import (
+    NOT_MOVED,
+    Moves,
+    is_one_file,
+    is_same,
+    on_record,
+    recognise,
+    root_of,
+)
 from shardwright.deriving.sources import Source, contested, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress
@@ -73,7 +80,7 @@ class Changes:
             if entry.image is not None and path not in (None, entry.image.path):
                 yield structs.replace(entry, image=structs.replace(entry.image, path=path))
 
-    def named(self, sources: list[Source]) -> list[Source]:
+    def with_recorded_ids(self, sources: list[Source]) -> list[Source]:
         """Give images the id that they have on record, where they get no other."""
         now = {n: old for old, n in self.renamed.items() if not sources[n].image_id} | self.kept
         return [

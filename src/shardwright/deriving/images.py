@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import NamedTuple
@@ -28,7 +28,6 @@ from shardwright.pictures import PIXEL_LIMIT
 from shardwright.storage import extents
 from shardwright.storage.extents import HEAD, Extent, FarError
 from shardwright.store.facts import image_file
-from shardwright.store.provenance import SRGB
 
 # By content, whatever the name says. Only these: for others, Pillow may start programs.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "QOI")
@@ -72,22 +71,21 @@ class Head(NamedTuple):
     scalable: bool  # whether it can be decoded at a smaller scale
 
 
-class Pictures(NamedTuple):
-    """One picture by each colour rule, and why its profile was not applied, if it was not."""
+class Picture(NamedTuple):
+    """A picture in sRGB, perhaps decoded at a smaller scale."""
 
-    by_colour: dict[str, Image.Image]
+    image: Image.Image
     size: Size  # of the picture in its file
-    decoded: Size  # of the images
-    scale: int  # that the images are smaller by
-    left: float  # where the picture begins in the images
+    scale: int  # that the image is smaller by
+    left: float  # where the picture begins in the image
     top: float
-    unapplied: str | None
+    unapplied: str | None  # why its colour profile was not applied, if it was not
     plain: bool  # whether these are the pixels of the file, as any reader would see them
     colour_space: str  # of the file: Pillow's mode, and what its profile calls itself
     animated: bool  # whether the file has more frames, or pages, than this first one
 
     def place(self, box: Box) -> Box:
-        """Find a part of the picture in the images."""
+        """Find a part of the picture in the image."""
         left, top, right, bottom = (side / self.scale for side in box)
         return (self.left + left, self.top + top, self.left + right, self.top + bottom)
 
@@ -143,8 +141,8 @@ def measure(place: Extent) -> Size:
     return head(place).size
 
 
-def read(place: Extent, colours: Collection[str], scale: int = 1) -> Pictures:
-    """Read a picture: orientation applied, any mode to RGB, alpha over white.
+def read(place: Extent, scale: int = 1) -> Picture:
+    """Read a picture: orientation applied, any mode to sRGB, alpha over white.
 
     ``scale`` is 2, 4 or 8 to decode a JPEG at a half, a quarter or an eighth of its sides. Nothing
     is copied that is neither turned nor converted.
@@ -165,24 +163,17 @@ def read(place: Extent, colours: Collection[str], scale: int = 1) -> Pictures:
         upright = _eight_bits(image) if image.mode.startswith("I") else image
         profile = image.info.get("icc_profile")
         convert = conversion(profile, upright.mode) if profile else Conversion()
-        ignored = Conversion() if convert.apply else convert
-        rules = {colour: convert if colour == SRGB else ignored for colour in colours}
-        made = {rule: _rgb(upright, rule) for rule in set(rules.values())}
-        unapplied = None if convert.usable else "profile_not_usable"
-        if convert.apply and set(colours) != {SRGB}:
-            unapplied = "profile_ignored"
         size = Size(*upright.size)
         if scale > 1:
             size = Size(height, width) if orientation in _QUARTER_TURNS else Size(width, height)
-        return Pictures(
-            by_colour={colour: made[rule] for colour, rule in rules.items()},
+        return Picture(
+            image=_rgb(upright, convert),
             size=size,
-            decoded=Size(*upright.size),
             scale=scale,
             # Where the sides cannot be divided, the last pixels in the file are padded.
             left=upright.width - size.width / scale if orientation in _LEFT_LAST else 0,
             top=upright.height - size.height / scale if orientation in _TOP_LAST else 0,
-            unapplied=unapplied,
+            unapplied=None if convert.usable else "profile_not_usable",
             plain=plain and orientation == 1 and not convert.apply,
             colour_space=f"{mode}, {profile_name(profile)}" if profile else mode,
             animated=animated,

@@ -9,14 +9,21 @@ import os
 from array import array
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from operator import and_
 from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from shardwright.deriving.captions import CAPTION, CaptionError, Given, Row, beside
+from shardwright.deriving.captions import CAPTION, CaptionError, CaptionFiles, Row, beside
 from shardwright.deriving.generations import arrays_in, files_in, made_in
-from shardwright.deriving.moves import Strangers
-from shardwright.deriving.recorded import id_of, other_image, owners, record_at, recorded_text
+from shardwright.deriving.recorded import (
+    Strangers,
+    id_of,
+    other_image,
+    owners,
+    record_at,
+    recorded_text,
+)
 from shardwright.deriving.sources import Source, problems
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
@@ -36,7 +43,7 @@ class Inventory:
         self,
         sources: list[Source],
         store: Store,
-        captions: Given | None,
+        captions: CaptionFiles | None,
         progress: Progress,
         *,
         recompute: Collection[Component] = (),
@@ -51,12 +58,11 @@ class Inventory:
         self.other_captions: dict[int, set[str]] = {}  # fields with another text than on record
         self.other_columns: dict[int, list[str]] = {}  # with other values than on record
         self.changed: dict[int, str] = {}  # the hash of the file that was encoded, if it is another
-        self._outdated: dict[int, list[str]] = {}  # components that show an earlier file
         self.touched: dict[int, int] = {}  # the time of files that are elsewhere, or written again
         made_from = (c for c in store.recipe.captions if c.field == CAPTION)
         self._places = [(f"{store.arrays(c)}/", c.extension) for c in made_from]
-        encoded = any(component.source == "caption" for component in recompute)
-        self._recompute, self._update = encoded, update
+        self._recompute = any(component.source == "caption" for component in recompute)
+        self._update = update
         usable = (n for n in range(len(sources)) if n not in self.problems)
         self._numbers = {sources[number].image_id: number for number in usable}
         self._first_ids = first_ids  # of renamed images that are derived as new ones
@@ -85,9 +91,9 @@ class Inventory:
         self._read_facts(progress)
         recorded = self._read_records(progress)
         for component in store.recipe.captions:
-            for number, has_text in enumerate(recorded[component.field]):
-                if not has_text:  # it is unknown from which caption this array was made
-                    self._there[component][number] = 0
+            # Without a text on record, it is unknown from which one an array was made.
+            has_text = recorded[component.field]
+            self._there[component] = bytearray(map(and_, self._there[component], has_text))
 
     def missing(self, number: int, components: Iterable[Component]) -> tuple[Component, ...]:
         """Name the arrays that an image does not have."""
@@ -113,12 +119,6 @@ class Inventory:
         """
         captions = (c for c in self.store.recipe.captions if c.field == field and c not in make)
         return any(self._there[component][number] for component in captions)
-
-    def is_outdated(self, number: int, make: Collection[Component]) -> bool:
-        """Whether some array will still show an earlier version of an image."""
-        kept = self.kept(number, make)
-        outdated = kept if number in self.changed else self._outdated.get(number, ())
-        return not set(kept).isdisjoint(outdated)
 
     def recompute(
         self, components: Collection[Component], same: Collection[Component], new: Store
@@ -150,16 +150,12 @@ class Inventory:
         None of a changed picture of which another array stays: a sample shows one picture.
         """
         found = {}
-        for number in sorted({*self.changed, *self._outdated, *self.other_captions}):
-            fields, names = self.other_captions.get(number, ()), self._outdated.get(number, ())
-            if number in self.changed:
-                stays = self.kept(number, components)
-                names = [] if stays else [c.name for c in self.store.recipe.pictures]
-            these = tuple(
-                c
-                for c in components
-                if (c.field in fields if c.source == "caption" else c.name in names)
-            )
+        for number in sorted({*self.changed, *self.other_captions}):
+            fields = self.other_captions.get(number, ())
+            is_new = number in self.changed and not self.kept(number, components)
+            again = {c for c in components if c.source == "caption" and c.field in fields}
+            again.update(self.store.recipe.pictures if is_new else ())
+            these = tuple(c for c in components if c in again)
             if these and number not in self.problems:
                 found[number] = these
         return found
@@ -207,9 +203,7 @@ class Inventory:
             if others := self.other_captions.pop(number, set()) - fields:
                 self.other_captions[number] = others
             if seen and number not in stays:
-                changed, old = self.changed.pop(number, None), self._outdated.get(number, ())
-                kept = self.kept(number, made)
-                self._outdated[number] = [name for name in kept if changed or name in old]
+                self.changed.pop(number, None)
 
     def count(self, component: Component) -> int:
         """Count the images that have an array of a component."""
@@ -269,9 +263,7 @@ class Inventory:
                 strangers.add(number, image, path, same=now is not None)
             if not self.kept(number, ()):
                 continue
-            if entry.outdated:
-                self._outdated[number] = entry.outdated
-            if now is None:
+            if now is None or entry.outdated:
                 self.changed[number] = image.xxh3
             time = image.mtime_ns if now is None else now.mtime_ns
             # By a link to it, it is where it was.

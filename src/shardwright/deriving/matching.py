@@ -37,10 +37,6 @@ class Named(NamedTuple):
 Images = Callable[[], Iterable[Named]]  # all of them, each time it is called
 
 
-class AmbiguousError(ValueError):
-    """A row that names several images."""
-
-
 @dataclass(frozen=True)
 class _Base:
     """Where the paths of rows begin."""
@@ -98,20 +94,17 @@ class Matching:
         self._count(images)
 
     def number(self, image: Named) -> int | None:
-        """Find the row of an image; raise AmbiguousError if it names others too."""
+        """Find the row of an image, which may name others too."""
         if image.root not in self._roots:
             self._roots[image.root] = _Root(image.root)
         by_path = max(self._by_path(image), default=_NONE)
         if by_path != _NONE:
-            if self._paths[by_path] == _SEVERAL:
-                raise AmbiguousError
             return by_path
-        for number in self._by_name(image):
-            if not self._paths[number]:
-                if self._names[number] == _SEVERAL:
-                    raise AmbiguousError
-                return number
-        return None
+        return next((row for row in self._by_name(image) if not self._paths[row]), None)
+
+    def is_shared(self, number: int) -> bool:
+        """Whether a row names several images."""
+        return (self._paths[number] or self._names[number]) == _SEVERAL
 
     def fault(self, number: int) -> str | None:
         """Name why a row is not used; None if it is that of one image."""
@@ -119,8 +112,9 @@ class Matching:
             return "repeated"
         if self._elsewhere:
             return "elsewhere"
-        named = self._paths[number] or self._names[number]
-        return (None if named == 1 else "several_images") if named else "no_such_image"
+        if not (self._paths[number] or self._names[number]):
+            return "no_such_image"
+        return "several_images" if self.is_shared(number) else None
 
     def _by_path(self, image: Named) -> Iterator[int]:
         if self._absolute:
@@ -180,9 +174,8 @@ class Matching:
                     self._paths[number] = min(self._paths[number] + 1, _SEVERAL)
         for image in images():
             check()
-            try:
-                found = self.number(image)
-            except AmbiguousError:
+            found = self.number(image)
+            if found is not None and self.is_shared(found):
                 continue
             self.images_without += found is None
             for number in self._by_name(image):

@@ -11,7 +11,7 @@ import msgspec
 
 from shardwright import regular
 from shardwright.deriving.captions import CaptionError, beside
-from shardwright.deriving.moves import Moves
+from shardwright.deriving.recorded import Moves
 from shardwright.deriving.sources import Source
 from shardwright.errors import TooManyFailuresError
 from shardwright.storage import files
@@ -96,7 +96,7 @@ class Outcomes:
         return reasons
 
 
-class Earlier:
+class EarlierFailures:
     """The failures of earlier runs, of images that have not changed since."""
 
     def __init__(self, store: Store, moves: Moves) -> None:

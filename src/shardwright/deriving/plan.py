@@ -10,8 +10,7 @@ from typing import Any
 
 from shardwright.deriving.captions import CAPTION, CaptionError, Row, beside, shared_text
 from shardwright.deriving.images import BadImageError, Size
-from shardwright.deriving.moves import Moves
-from shardwright.deriving.outcomes import NO_CAPTION, Earlier, Outcomes
+from shardwright.deriving.outcomes import NO_CAPTION, EarlierFailures, Outcomes
 from shardwright.deriving.prepare import (
     Measuring,
     Sample,
@@ -19,8 +18,8 @@ from shardwright.deriving.prepare import (
     read_texts,
     require_kept,
 )
-from shardwright.deriving.recorded import recorded_text
-from shardwright.deriving.settings import InForce
+from shardwright.deriving.recorded import Moves, recorded_text
+from shardwright.deriving.settings import EncoderSettings
 from shardwright.deriving.views import left_out
 from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
@@ -39,65 +38,50 @@ class Plan:
 
     def __init__(
         self,
-        settings: InForce,
+        settings: EncoderSettings,
         outcomes: Outcomes,
         progress: Progress,
         measure: Measuring,
         moves: Moves,
     ) -> None:
-        """Sort the images into failed, complete and incomplete."""
+        """Sort the images into failed, left out, complete and incomplete; a dry run opens them."""
         self._measure = measure
-        inventory, components = settings.inventory, settings.request.components
+        request = settings.request
+        inventory, components = settings.inventory, request.components
         self.settings, self.inventory, self.components = settings, inventory, components
         self.numbers = array("Q")
         self.texts = 0  # captions to be tokenized
-        self.changed: list[str] = []  # images whose arrays show an earlier file
         self.to_make = dict.fromkeys(components, 0)
-        names = self._names = [component.name for component in components]
-        earlier, textless = Earlier(settings.store, moves), 0
-        selective = settings.store.recipe.selection != Selection()
-        recordable = not settings.store.recipe.captions  # without a caption
-        if selective:
-            progress.phase("select", len(inventory.sources), "images")
+        self.changed: list[str] = []  # images whose arrays show an earlier file
+        # Images of which arrays are updated, by what these are made from.
+        self.updated: dict[str, list[str]] = {"image": [], "caption": []}
+        self.updated_columns: dict[str, list[str]] = {}  # names, by image
+        self.replaced_captions = 0  # on record, as their arrays are recomputed
+        self._earlier, self._textless = EarlierFailures(settings.store, moves), 0
+        self._selects = settings.store.recipe.selection != Selection()
+        names = [component.name for component in components]
+        opens = self._selects or request.dry_run
+        if opens:
+            progress.phase("look at images", len(inventory.sources), "images")
         for number, source in enumerate(inventory.sources):
             check()
-            progress.advance(selective)
+            progress.advance(opens)
             if number in inventory.problems:
                 outcomes.fail(source, *inventory.problems[number], names)
                 continue
             make = inventory.missing(number, components)
-            if (
-                make
-                and selective
-                and not inventory.is_recorded(number)
-                and (why := self._left_out(number, make))
-            ):
+            if why := self._left_out(number, make):
                 outcomes.leave_out(source, *why)
                 continue
-            wants_text = self.wants_text(number, make)
-            if inventory.is_outdated(number, make):
+            if number in inventory.changed and inventory.kept(number, make):
                 self.changed.append(source.path)
-            if (old := inventory.kept(number, make)) and self._is_new_picture(number, make):
-                outcomes.fail(source, *other_picture(old, self._way_out(make)), names)
-                continue
-            update = number in inventory.other_columns
-            update |= recordable and not inventory.valid[number]
-            if wants_text and (field := inventory.missing_text(number)):
-                textless += 1
-                failure = (NO_CAPTION, _nowhere(field))
-                if known := earlier.of_picture(source):
-                    failure = (known.reason, known.detail)
-                outcomes.fail(source, *failure, names)
-            elif wants_text and source.shares_text and self._reads_beside(number, make):
-                outcomes.fail(source, *shared_text(source), names)
-            elif not (make or wants_text or update):
+            if not self._is_incomplete(number, make):
                 outcomes.complete += 1
+            elif failure := self._failure(number, make):
+                outcomes.fail(source, *failure, names)
             else:
-                self.numbers.append(number)
-                self.texts += wants_text
-                for component in make:
-                    self.to_make[component] += 1
-        if textless == len(inventory.sources):
+                self._add(number, make)
+        if self._textless == len(inventory.sources):
             field = next(filter(None, map(inventory.missing_text, range(len(inventory.sources)))))
             beside_it = ", or write name.txt beside name.jpg" * (field == CAPTION)
             raise InputMissingError(
@@ -106,28 +90,62 @@ class Plan:
                 fix=f"give --captions FILE{beside_it}",
             )
 
-    def foresee(self, outcomes: Outcomes, progress: Progress) -> None:
-        """Find what would fail, as far as texts and the heads of files show it, for a dry run."""
-        progress.phase("look at images", len(self.numbers), "images")
-        left = array("Q")
-        for number in self.numbers:
-            check()
-            progress.advance(1)
-            make = self.inventory.missing(number, self.components)
+    def _is_incomplete(self, number: int, make: Collection[Component]) -> bool:
+        """Whether arrays of an image are missing, or its record is not as it would be."""
+        inventory, recipe = self.inventory, self.settings.store.recipe
+        recordable = not recipe.captions and not inventory.valid[number]  # without a caption
+        update = number in inventory.other_columns or recordable
+        return bool(make) or update or self.wants_text(number, make)
+
+    def _failure(self, number: int, make: tuple[Component, ...]) -> tuple[str, str] | None:
+        """Say why nothing can be made for an image, as far as that is known before the work."""
+        inventory, source = self.inventory, self.inventory.sources[number]
+        needed = self.settings.store.recipe.texts
+        reads_picture = any(component.source == "image" for component in make)
+        old = inventory.kept(number, make)
+        if old and reads_picture and number in inventory.changed:
+            is_again = not self.settings.recomputed.isdisjoint(make) and not self.settings.is_update
+            fix = "add --drop-failed, and then use --update" if is_again else "use --update"
+            return other_picture(old, fix)
+        wants_text = self.wants_text(number, make)
+        if wants_text and (field := inventory.missing_text(number)):
+            self._textless += 1
+            if known := self._earlier.of_picture(source):
+                return known.reason, known.detail
+            if field == CAPTION:
+                return NO_CAPTION, "not in --captions, the record, or a .txt file beside it"
+            return NO_CAPTION, f"no {field} in --captions or the record"
+        shares_text = wants_text and source.shares_text and CAPTION in needed
+        is_dry = self.settings.request.dry_run
+        sample = self._sample(number, make) if shares_text or is_dry else None
+        if sample and shares_text and not sample.texts[CAPTION]:
+            return shared_text(source)
+        if sample and is_dry:
             try:
-                sample = self._sample(number, make)
-                read_texts(sample, self.settings.store.recipe.texts)
-                if any(component.source == "image" for component in make):
-                    self._measure(sample.source.path)
+                read_texts(sample, needed)
+                if reads_picture:
+                    self._measure(source.path)
             except (BadImageError, CaptionError) as error:
-                reason, detail = error.args
-                outcomes.fail(self.inventory.sources[number], reason, detail, self._names)
-                self.texts -= self.wants_text(number, make)
-                for component in make:
-                    self.to_make[component] -= 1
-            else:
-                left.append(number)
-        self.numbers = left
+                return error.args[0], error.args[1]
+        return None
+
+    def _add(self, number: int, make: tuple[Component, ...]) -> None:
+        """Plan what an image is missing."""
+        inventory, path = self.inventory, self.inventory.sources[number].path
+        self.numbers.append(number)
+        self.texts += self.wants_text(number, make)
+        for component in make:
+            self.to_make[component] += 1
+        for source, paths in self.updated.items():
+            outdated = [c for c in self.settings.outdated.get(number, ()) if c.source == source]
+            if inventory.missing(number, outdated):
+                paths.append(path)
+        if number in inventory.other_columns:
+            self.updated_columns[path] = inventory.other_columns[number]
+        edited = inventory.other_captions.get(number, ())
+        again = inventory.missing(number, self.settings.recomputed) if edited else ()
+        new = {c.field for c in again if c.source == "caption" and c.field in edited}
+        self.replaced_captions += any(not inventory.keeps_text(number, f, again) for f in new)
 
     @property
     def work(self) -> list[Component]:
@@ -159,23 +177,10 @@ class Plan:
             caption_given=(CAPTION in row and texts[CAPTION] == row[CAPTION]) or None,
         )
 
-    def _is_new_picture(self, number: int, make: tuple[Component, ...]) -> bool:
-        """Whether arrays would be made from another picture than the one on record."""
-        seen = any(component.source == "image" for component in make)
-        return seen and number in self.inventory.changed
-
-    def _way_out(self, make: tuple[Component, ...]) -> str:
-        if self.settings.recomputed.isdisjoint(make) or self.settings.is_update:
-            return "use --update"
-        return "add --drop-failed, and then use --update"
-
-    def _reads_beside(self, number: int, make: tuple[Component, ...]) -> bool:
-        """Whether the caption of an image is the one in the text file beside it."""
-        needed = CAPTION in self.settings.store.recipe.texts
-        return needed and not self._sample(number, make).texts[CAPTION]
-
     def _left_out(self, number: int, make: tuple[Component, ...]) -> tuple[str, str] | None:
         """Say why the recipe leaves an image out, as far as that is known before the work."""
+        if not (make and self._selects) or self.inventory.is_recorded(number):
+            return None
         recipe, known = self.settings.store.recipe, self.inventory.facts(number)
         by_picture = replace(recipe.selection, max_tokens_lost=None) != Selection()
         with suppress(BadImageError):  # it fails later, with its reason
@@ -222,30 +227,6 @@ class Plan:
             if c.source == "caption"
         )
 
-    def updated(self, source: str) -> list[str]:
-        """Give the paths of the images whose arrays are updated, of their pictures or captions."""
-        found = []
-        for number in self.numbers:
-            outdated = [c for c in self.settings.outdated.get(number, ()) if c.source == source]
-            if self.inventory.missing(number, outdated):
-                found.append(self.inventory.sources[number].path)
-        return found
-
-    def updated_columns(self) -> dict[str, list[str]]:
-        """Name the columns that change in records, by the paths of their images."""
-        columns, sources = self.inventory.other_columns, self.inventory.sources
-        return {sources[n].path: columns[n] for n in self.numbers if n in columns}
-
-    def replaced_captions(self) -> int:
-        """Count the captions on record that are replaced, as their arrays are recomputed."""
-        planned, found = set(self.numbers), 0
-        for number, fields in self.inventory.other_captions.items():
-            make = self.inventory.missing(number, self.settings.recomputed)
-            new = {c.field for c in make if c.source == "caption"} & fields
-            new = {field for field in new if not self.inventory.keeps_text(number, field, make)}
-            found += number in planned and bool(new)
-        return found
-
     def bytes_needed(self) -> dict[Component, int]:
         """Estimate the room that arrays will take, from some images."""
         needed = {}
@@ -281,9 +262,3 @@ class Plan:
             check()
             with suppress(BadImageError):
                 yield view.frame(self._measure(self.inventory.sources[number].path)).size
-
-
-def _nowhere(field: str) -> str:
-    if field == CAPTION:
-        return "not in --captions, the record, or a .txt file beside it"
-    return f"no {field} in --captions or the record"

@@ -39,7 +39,7 @@ from shardwright.store.records import CROP, Record, ordered, own_fields
 from shardwright.store.store import Store
 
 if TYPE_CHECKING:
-    from shardwright.deriving.settings import InForce
+    from shardwright.deriving.settings import EncoderSettings
 
 _DIGITS = 4  # of facts
 
@@ -88,7 +88,7 @@ class Results:
         return replace(
             known,
             image=sample.image,
-            outdated=_outdated(sample, arrays),
+            outdated=[],
             decoded=sample.decoded,
             colour_space=sample.colour_space,
             animated=sample.animated,
@@ -122,16 +122,6 @@ class Results:
 def with_tokens(sample: Sample, known: Facts) -> Facts:
     """Add how many tokens the captions of a sample lost."""
     return replace(known, tokens_lost=sample.tokens_lost, cut_at=sample.cut_at, left_out=None)
-
-
-def _outdated(sample: Sample, arrays: Collection[Component]) -> list[str]:
-    """Name the arrays of an image that show an earlier file than those made now."""
-    before = sample.facts
-    if before is None or before.image is None or sample.image is None:
-        return []
-    made = [component.name for component in arrays]
-    same = before.image.xxh3 == sample.image.xxh3
-    return [name for name in (before.outdated if same else sample.kept) if name not in made]
 
 
 def as_stored(
@@ -179,7 +169,7 @@ class Committer:
 
     def __init__(
         self,
-        settings: InForce,
+        settings: EncoderSettings,
         records: Journal,
         facts: Journal,
         outcomes: Outcomes,
@@ -201,7 +191,7 @@ class Committer:
 
     def publish(self, samples: Sequence[Sample]) -> None:
         """Make a group of sealed samples durable, and count each of them."""
-        paths = self.sealed(samples)
+        paths = [self.store.array(c, s.source.image_id) for s in samples for c in s.sealed]
         try:
             records = [None if sample.failure else self.sealer.record(sample) for sample in samples]
             # A record says what its arrays were made from, so a record that is there changes
@@ -236,10 +226,6 @@ class Committer:
                 if sample.unapplied:
                     self.outcomes.leave_profile(sample.source, sample.unapplied)
 
-    def sealed(self, samples: Sequence[Sample]) -> list[Path]:
-        """Give the paths of the arrays that samples were sealed with."""
-        return [self.store.array(c, s.source.image_id) for s in samples for c in s.sealed]
-
     def _own(self, sample: Sample, record: Record) -> Record:
         """Leave out columns that were not given: they may change in the store before the swap."""
         if sample.record is None:
@@ -258,8 +244,8 @@ class Committer:
                 self.summary.quality.add(known)
         if sample.is_left_out:
             digest = self.settings.digest(sample.texts)
-            known = replace(known, tokens_lost=sample.tokens_lost, left_out=digest)
-            known = replace(known, image=sample.image)
+            known = replace(known, tokens_lost=sample.tokens_lost, image=sample.image)
+            known = replace(known, left_out=digest)
         elif sample.tokens_lost and not sample.failure:
             known = with_tokens(sample, known)
             for name, lost in sample.tokens_lost.items():

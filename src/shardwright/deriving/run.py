@@ -16,26 +16,27 @@ from shardwright.deriving import (
     announce,
     generations,
     images,
-    opening,
     sources,
 )
-from shardwright.deriving.captions import Given
+from shardwright.deriving.captions import CaptionFiles
 from shardwright.deriving.changes import Changes, first_ids, unknown
 from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.decoders import Heads
+from shardwright.deriving.encoding import DeviceEncoder, Encoding
 from shardwright.deriving.inventory import Inventory
-from shardwright.deriving.making import Maker, Making
-from shardwright.deriving.moves import Moves
 from shardwright.deriving.outcomes import Outcomes, write_failures
+from shardwright.deriving.pipeline import Report
 from shardwright.deriving.plan import Plan
 from shardwright.deriving.prepare import Array
-from shardwright.deriving.recorded import named
+from shardwright.deriving.recorded import Moves, with_ids
+from shardwright.deriving.request import Journals, Request, is_begun, open_store
 from shardwright.deriving.results import Committer
-from shardwright.deriving.serving import Publisher, Worker
-from shardwright.deriving.settings import InForce, Request
+from shardwright.deriving.settings import EncoderSettings
 from shardwright.deriving.sources import Source
-from shardwright.deriving.summary import ComponentSummary, DeriveSummary
+from shardwright.deriving.summary import ComponentSummary, DeriveSummary, Trial
+from shardwright.deriving.workers import Publisher, Worker
 from shardwright.engine.devices import Devices, alone
+from shardwright.engine.local import cores
 from shardwright.errors import NoSpaceError, SourceChangedError, StorageError
 from shardwright.interrupts import check
 from shardwright.progress import Progress, quantity
@@ -50,39 +51,47 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     """Do what was asked for, and sum it up."""
     started = time.monotonic()
     store = request.store
-    opening.require_place(request)
+    request.require_place()
     found = sources.find(request.images, progress)
     announce.captions(request, progress)
-    given = Given(request.captions, found, store.recipe) if request.captions else None
-    opening.require_same_ids(request)
+    given = CaptionFiles(request.captions, found, store.recipe) if request.captions else None
+    request.require_same_ids()
     # A new store is made when the work begins: a run that cannot begin leaves no trace.
-    new = not opening.is_begun(store)
-    with ExitStack() as opened:
-        journals = None if new else opened.enter_context(opening.opened(request, progress))
+    new = not is_begun(store)
+    with ExitStack() as stack:
+        journals = None if new else stack.enter_context(open_store(request, progress))
         if request.discard:
             _discard(request, progress)
         folder = str(request.images)
-        other_ids = opening.are_ids_changed(request)
-        found = named(found, folder, store, given, keep=not other_ids)
+        other_ids = request.are_ids_changed
+        found = with_ids(found, folder, store, given, keep=not other_ids)
         below = absolute(str(request.prune_below)) if request.prune_below else None
         changes = find_changes(found, folder, store, progress, by_path=other_ids, also=below)
-        found = changes.named(found)
+        found = changes.with_recorded_ids(found)
         if request.prune:
             changes = replace(changes, unknown=unknown(found, store))
         announce.kept_ids(found, given, store.recipe, progress)
         if request.renames and not new:
             _rename(request, found, changes, progress)
-        inventory = _inventory(request, found, given, changes, progress)
-        settings = InForce(request, inventory)
+        inventory = Inventory(
+            found,
+            store,
+            given,
+            progress,
+            recompute=request.recompute,
+            update=request.update,
+            # In a dry run, in which they are renamed only here.
+            renamed=changes.renamed if request.dry_run and request.renames else {},
+            first_ids={} if request.renames else first_ids(changes, found, store),
+        )
+        settings = EncoderSettings(request, inventory)
         for part in given.parts if given else ():
             announce.unused_rows(part, progress)
         announce.undecided(changes, request, progress)
         settings.compare()
-        outcomes, heads = Outcomes(), opened.enter_context(Heads())
+        outcomes, heads = Outcomes(), stack.enter_context(Heads())
         with images.strict():
             layout = Plan(settings, outcomes, progress, heads, changes.moves)
-            if request.dry_run:
-                layout.foresee(outcomes, progress)
         if settings.generation is not None and not request.drop_failed:
             settings.generation.require_given({source.image_id for source in found})
         # A record needs all masks, also those of components that are not asked for.
@@ -105,17 +114,17 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
                     raise
                 summary.obstacle = str(error)
         if not request.dry_run:
-            making = settings.making(layout.work, empties)
-            maker = None
+            encoding = settings.encoding(layout.work, empties)
+            device: DeviceEncoder | Encoding = encoding
             if len(request.devices) == 1:
                 with alone(settings.device):
-                    maker = Maker(making, request.devices[0], progress)
-            if new and opening.is_begun(store):
+                    device = DeviceEncoder(encoding, request.devices[0], progress)
+            if new and is_begun(store):
                 LocalPlace(store.folder).require_unlocked()
                 raise SourceChangedError(
                     "another run has written here", path=store.folder, fix="run again"
                 )
-            journals = journals or opened.enter_context(opening.opened(request, progress))
+            journals = journals or stack.enter_context(open_store(request, progress))
             assert journals is not None
             if request.remember:
                 paths.remember(request.images, request.captions_file, store)
@@ -126,7 +135,7 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
             for known in changes.relocations(store):
                 if known.image_id not in made:  # else its facts are written with its arrays
                     journals.facts.append(to_builtins(known))
-            _work(layout, outcomes, changes, journals, maker or making, heads, summary, progress)
+            _work(layout, outcomes, changes, journals, device, heads, summary, progress)
             _count_updated(summary, outcomes)
     summary.failed, summary.failed_by_reason = len(outcomes.failures), outcomes.by_reason()
     summary.require_sum()
@@ -136,34 +145,14 @@ def run(request: Request, progress: Progress) -> DeriveSummary:
     return summary
 
 
-def _inventory(
-    request: Request,
-    found: list[Source],
-    given: Given | None,
-    changes: Changes,
-    progress: Progress,
-) -> Inventory:
-    return Inventory(
-        found,
-        request.store,
-        given,
-        progress,
-        recompute=request.recompute,
-        update=request.update,
-        # In a dry run, in which they are renamed only here.
-        renamed=changes.renamed if request.dry_run and request.renames else {},
-        first_ids={} if request.renames else first_ids(changes, found, request.store),
-    )
-
-
 def _rename(request: Request, found: list[Source], changes: Changes, progress: Progress) -> None:
     """Rename in the store what was renamed, and remove what is gone."""
     removed = changes.gone if request.prune else {}
-    ids = request.store.recipe.ids if opening.are_ids_changed(request) else None
+    ids = request.store.recipe.ids if request.are_ids_changed else None
     if not (changes.renamed or removed or ids):
         return
     # A run that is refused for its settings changes nothing.
-    InForce(request, Inventory([], request.store, None, Progress())).compare()
+    EncoderSettings(request, Inventory([], request.store, None, Progress())).compare()
     if changes.renamed or removed:
         renames.require_only(request.store)
     announce.pruning(sorted(removed.values()), progress, request.dry_run)
@@ -191,7 +180,7 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
     """Sum up what is about to be done."""
     settings, inventory = layout.settings, layout.inventory
     request, needed = settings.request, layout.bytes_needed()
-    replaced = layout.replaced_captions()
+    replaced = layout.replaced_captions
     gone = changes.gone | changes.undecided | ({} if request.renames else changes.absent)
     pruned = changes.gone if request.prune else {}
     elsewhere = (c for c in request.store.recipe.components if c.source == "elsewhere")
@@ -221,9 +210,9 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
         caption_rows=inventory.captions.summed() if inventory.captions else None,
         changed_images=layout.changed,
         gone_images=sorted(gone[old] for old in gone.keys() - pruned.keys()),
-        updated_images=layout.updated("image"),
-        updated_captions=layout.updated("caption"),
-        updated_columns=layout.updated_columns(),
+        updated_images=layout.updated["image"],
+        updated_captions=layout.updated["caption"],
+        updated_columns=layout.updated_columns,
         renamed=renamed,
         pruned=sorted(pruned.values()),
         bytes_needed=sum(needed.values()),
@@ -232,7 +221,7 @@ def _planned(layout: Plan, outcomes: Outcomes, changes: Changes) -> DeriveSummar
     )
 
 
-def _require_room(settings: InForce, needed: int) -> None:
+def _require_room(settings: EncoderSettings, needed: int) -> None:
     """Raise if the disk has less room than the arrays need; old ones stay until the swap."""
     folders = [str(settings.store.arrays(component)) for component in settings.recomputed]
     instead = f"delete {' and '.join(folders)} to do without the old arrays, "
@@ -244,8 +233,8 @@ def _work(
     layout: Plan,
     outcomes: Outcomes,
     changes: Changes,
-    journals: opening.Journals,
-    makes: Maker | Making,
+    journals: Journals,
+    device: DeviceEncoder | Encoding,
     heads: Heads,
     summary: DeriveSummary,
     progress: Progress,
@@ -272,15 +261,15 @@ def _work(
         target = generation or journals
         committer = Committer(settings, target.records, target.facts, outcomes, summary, progress)
         samples, pictures = islice(layout.samples(), count), min(count, layout.pictures)
-        if isinstance(makes, Maker):
+        if isinstance(device, DeviceEncoder):
             with alone(settings.device):
-                write_empties(settings, makes.empties())
-                for _ in makes.run(samples, committer, count, pictures, heads):
+                write_empties(settings, device.empties())
+                for _ in device.run(samples, committer, count, pictures, heads):
                     pass
-            report = makes.report()
+            report = device.report()
         else:
             keep = partial(write_empties, settings)
-            worker = Worker(makes, committer.sealer, pictures)
+            worker = Worker(device, committer.sealer, pictures)
             devices = Devices(request.devices)
             publisher = Publisher(committer, devices, keep, progress, request.batch_size)
             report = publisher.run(worker, samples, count)
@@ -289,7 +278,7 @@ def _work(
         summary.components[name].batch_fill = round(inputs / batches, 2)
     summary.encoder_waited = round(report.idle, 4)
     if request.trial and count:
-        summary.trial = report.forecast(summary, count, len(left), len(request.devices))
+        summary.trial = _forecast(report, summary, count, len(left), len(request.devices))
     if generation is not None:
         missing = generation.missing()
         for component, image_ids in missing.items():
@@ -302,7 +291,28 @@ def _work(
             summary.unfinished = [component.name for component in generation.entries]
 
 
-def write_empties(settings: InForce, arrays: Mapping[str, Array]) -> None:
+def _forecast(report: Report, summary: DeriveSummary, tried: int, left: int, devices: int) -> Trial:
+    """Reckon what the images that are left will take, from what those that were tried took."""
+    made = max(summary.derived, 1)  # those that failed were not encoded
+    read = report.read / tried
+    encode = {name: took / made for name, took in report.encode.items()}
+    reading, encoding = read / cores(), sum(encode.values()) / devices
+    # A device works while the next images are read; a CPU has to do both.
+    on_cpu = report.memory.keys() <= {"cpu"}
+    seconds = left * (reading + encoding if on_cpu else max(reading, encoding))
+    written = sum(part.bytes_written for part in summary.components.values())
+    return Trial(
+        images=summary.derived,
+        left=left,
+        read=round(read, 6),
+        encode={name: round(took, 6) for name, took in encode.items()},
+        memory=report.memory,
+        seconds_left=round(seconds, 3),
+        bytes_left=max(0, summary.bytes_needed - written) if left else 0,
+    )
+
+
+def write_empties(settings: EncoderSettings, arrays: Mapping[str, Array]) -> None:
     """Write what is missing of the empty caption."""
     group: list[tuple[Path, Array | bytes]] = []
     for component in settings.store.recipe.captions:
@@ -335,7 +345,7 @@ def _count_updated(summary: DeriveSummary, outcomes: Outcomes) -> None:
 
 @contextmanager
 def _failures_kept(
-    settings: InForce, outcomes: Outcomes, moves: Moves, left: Iterable[int]
+    settings: EncoderSettings, outcomes: Outcomes, moves: Moves, left: Iterable[int]
 ) -> Iterator[None]:
     """Write the failures to their file, however the work ends; those left are not looked at."""
     names = [component.name for component in settings.request.components]

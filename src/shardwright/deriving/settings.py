@@ -3,70 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import xxhash
 from msgspec import json, structs
 
-from shardwright import encoders
-from shardwright.deriving.choices import Before, choices, load, view_of
+from shardwright.deriving.encoding import Encoding
 from shardwright.deriving.generations import Generation
 from shardwright.deriving.inventory import Inventory
-from shardwright.deriving.making import Making
+from shardwright.deriving.recipe import choices, fit_of, load, view_of
+from shardwright.deriving.request import Request
 from shardwright.deriving.views import View
-from shardwright.encoders.base import DTYPES, Encoder, Options, PictureWriter, every_gpu
+from shardwright.encoders.base import DTYPES, Encoder, Options, PictureWriter
 from shardwright.engine.local import cores
-from shardwright.errors import UsageError
-from shardwright.recipes import Component, Recipe, RecipeFile
+from shardwright.errors import ProvenanceError
+from shardwright.recipes import Component, Recipe
+from shardwright.recipes.compare import bucket_changes, changes
 from shardwright.recipes.keys import ENCODERS
-from shardwright.store import provenance
+from shardwright.store import content, npy, provenance
+from shardwright.store.npy import BadArrayError
 from shardwright.store.provenance import Entry, Settings, complete
 from shardwright.store.store import Store
 
 
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for, already checked."""
-
-    images: Path
-    store: Store  # with the recipe that is wanted
-    used: Recipe | None  # the recipe of the store as it is
-    file: RecipeFile
-    captions: Mapping[str, Path]  # the files, by the folder that each is for
-    remember: bool  # whether the store records this file, or that there is none
-    encoders: encoders.Choice
-    devices: tuple[str, ...]  # one or more, of one kind
-    dtypes: Mapping[str, str]  # component name -> precision
-    loaded: dict[Any, Any]  # what encoders share
-    models: Mapping[str, str]  # component name -> id or path
-    components: tuple[Component, ...]
-    recompute: frozenset[Component]
-    update: bool  # what changed
-    prune: bool  # what is gone
-    prune_below: Path | None  # where images were that are gone too
-    discard: bool  # what an unfinished recompute has made
-    trial: int | None  # derive only so many images, to see how long all will take
-    drop_failed: bool  # the arrays of images that cannot be recomputed
-    batch_size: int | None  # None for what fits into memory
-    compile: bool
-    ignore_space: bool
-    dry_run: bool
-
-    @property
-    def renames(self) -> bool:
-        """Whether renamed images keep their arrays."""
-        return self.update or self.prune
-
-    @property
-    def captions_file(self) -> Path | None:
-        """Give the captions file of all images, if there is one."""
-        return self.captions.get(str(self.images))
-
-
-class InForce:
+class EncoderSettings:
     """What each component is made with, and which are recomputed."""
 
     def __init__(self, request: Request, inventory: Inventory) -> None:
@@ -76,11 +35,13 @@ class InForce:
         self.generation: Generation | None = None  # of what is recomputed or updated
         self.outdated: Mapping[int, Collection[Component]] = {}  # what is updated, by image
         self._entries = provenance.read(self.store.folder)
+        self._stored = inventory.stored  # how many arrays of a component there are
         # Without arrays of a component, there is nothing that new ones could mix with.
-        stored = {c.name for c, count in inventory.stored.items() if count}
+        stored = {c.name for c, count in self._stored.items() if count}
         self._used = {name: entry for name, entry in self._entries.items() if name in stored}
+        before = request.used or self.store.recipe
+        self._bucket_changes = bucket_changes(before, self.store.recipe)
         self._begun = provenance.read(self.store.next.folder)
-        self.before = Before(self.store, request.used, self._entries, inventory.stored)
 
     def compare(self) -> None:
         """Raise if components were made with other settings than the user asks for.
@@ -89,7 +50,7 @@ class InForce:
         named its model, or if the component is recomputed.
         """
         components, recompute = self.request.components, self.request.recompute
-        self.before.require_same(recompute, components)
+        self._require_same_recipe()
         asked = {
             component.name: self._asked(component, self._used[component.name].settings)
             for component in self.store.recipe.components
@@ -166,14 +127,14 @@ class InForce:
         """Whether only what changed is made beside the arrays in use."""
         return self.generation is not None and self.generation.is_update
 
-    def making(self, work: Iterable[Component], empties: Iterable[Component]) -> Making:
-        """Give how this run makes samples; a device tries the encoders of ``work`` first."""
-        return Making(
+    def encoding(self, work: Iterable[Component], empties: Iterable[Component]) -> Encoding:
+        """Give how this run encodes samples; a device tries the encoders of ``work`` first."""
+        return Encoding(
             recipe=self.store.recipe,
             encoders=self.request.encoders,
             components=tuple(self.encoders),
             dtypes={c.name: self._options(c).dtype for c in self.encoders},
-            views=self.views(),
+            views={c: self.view(c) for c in self.store.recipe.pictures},
             work=tuple(work),
             empties=tuple(empties),
             batch_size=self.request.batch_size,
@@ -182,10 +143,6 @@ class InForce:
             guarded=True,
             loaded=self.encoders,
         )
-
-    def views(self) -> dict[Component, View]:
-        """Give what each component that is made from pictures sees of them."""
-        return {component: self.view(component) for component in self.store.recipe.pictures}
 
     def view(self, component: Component) -> View:
         """Give what a component sees of a picture."""
@@ -260,7 +217,8 @@ class InForce:
             if (
                 old is not None
                 and complete(old.settings) == complete(new.settings)
-                and not (self.before.is_changed(component) or old.unknown_arrays)
+                and not (self._bucket_changes and component.source == "image")
+                and not (self._changes(component) or old.unknown_arrays)
             ):
                 kept.add(component)
         if entries:
@@ -307,21 +265,84 @@ class InForce:
         entry = (self._begun if again else self._used).get(component.name)
         return entry.settings if entry else None
 
+    def _require_same_recipe(self) -> None:
+        """Raise if arrays were made with another recipe and are not recomputed.
 
-def all_devices(
-    names: tuple[str, ...], choice: encoders.Choice, components: Iterable[Component]
-) -> tuple[str, ...]:
-    """Give the devices of a run: auto is every GPU, if there are several."""
-    if len(names) > 1 and not isinstance(choice, str):
-        what = "--device: encoders that are objects run in this process, on one device"
-        fix = "name their class in the recipe (package.module:Class), or give one device"
-        raise UsageError(what, fix=fix)
-    models = any(c.encoder not in (None, encoders.PICTURE) for c in components)
-    if names == ("auto",) and choice == "pretrained" and models:
-        with suppress(ImportError):  # reported when a model is loaded
-            gpus = every_gpu()
-            return gpus if len(gpus) > 1 else names
-    return names
+        The settings of components that are asked for are compared with their encoders, later.
+        """
+        recipe, asked = self.store.recipe, self.request.components
+        recompute = self.request.recompute
+        kept = [c for c in recipe.components if self._stored[c] and c not in recompute]
+        views = {c: self._view_changes(c) for c in kept}
+        changed = {c: listed for c in kept if (listed := self._changes(c) + views[c])}
+        if all(c in asked and listed == views[c] for c, listed in changed.items()):
+            changed = {}
+        found = [f"{c.name}: {', '.join(listed)}" for c, listed in changed.items()]
+        again = list(changed)
+        if self._bucket_changes and any(self._stored.values()):
+            # Records get their bucket together with new arrays of the picture.
+            follow = [c for c in recipe.components if self._shows_bucket(c)] or recipe.pictures
+            if set(follow).isdisjoint(recompute) or not set(follow).isdisjoint(kept):
+                found += self._bucket_changes
+                again += [c for c in follow if c not in again]
+        if found:
+            named = {*again, *recompute}
+            names = ",".join(c.name for c in recipe.components if c in named and c.encoder)
+            fix = "to go on as before, change the recipe back; "
+            fix += f"to recompute it, --recompute {names}; " if names else ""
+            raise ProvenanceError(
+                f"was made with another recipe, and nothing was written ({'; '.join(found)})",
+                path=self.store.folder,
+                fix=f"{fix}or give another --derived-dir",
+            )
+
+    def _changes(self, component: Component) -> list[str]:
+        """List what is different in the recipe of a component since its arrays were made."""
+        entry = self._entries.get(component.name)
+        before = provenance.component(component.name, entry) if entry else None
+        if before is None and self.request.used is not None:
+            before = self.request.used.by_name.get(component.name)
+        return list(changes(before, component)) if before else self._misfit(component)
+
+    def _view_changes(self, component: Component) -> list[str]:
+        """List what is different in what a component sees of pictures."""
+        entry, recipe = self._entries.get(component.name), self.store.recipe
+        before = provenance.complete(entry.settings) if entry else {}
+        fit = before.get("fit", (self.request.used or recipe).fit)
+        now = recipe.fit
+        if not component.follows_picture:
+            if entry is None or component.source != "image":
+                return []
+            now = fit_of(component, recipe, entry.settings) or "original"
+        found = [f"fit was {fit}, now {now}"] if fit != now else []
+        decode = before.get("decode", recipe.decode)
+        if component.source == "image" and decode != recipe.decode:
+            found.append(f"decode was {decode}, now {recipe.decode}")
+        return found
+
+    def _shows_bucket(self, component: Component) -> bool:
+        """Whether new buckets change the arrays of a component."""
+        entry = self._entries.get(component.name)
+        fitted = entry is not None and entry.settings.get("fit") == "bucket"
+        return component.follows_picture or fitted
+
+    def _misfit(self, component: Component) -> list[str]:
+        """Look at the arrays of a component that the store does not know by this name."""
+        for name, entry in self._entries.items():
+            known = provenance.component(name, entry)
+            if known is not None and known.folder == component.folder:
+                return [f"its folder holds the arrays of {name}"]
+        image_id = next(self.store.array_ids(component), None)
+        if image_id is None:
+            return []
+        path = self.store.array(component, image_id)
+        try:
+            with open(npy.open_array(path), "rb") as file:
+                content.check(file.fileno(), component)
+        except BadArrayError as error:
+            if error.reason in ("wrong_dtype", "wrong_shape"):  # verify finds damage
+                return [f"{path} has a {error.reason.replace('_', ' ')}"]
+        return []
 
 
 def device_text(names: Sequence[str], loaded: Collection[Encoder | PictureWriter]) -> str:

@@ -18,14 +18,14 @@ from PIL import Image
 
 from shardwright.buckets import Bucket, choose
 from shardwright.deriving import images
-from shardwright.deriving.images import BadImageError, Pictures, Size
+from shardwright.deriving.images import BadImageError, Picture, Size
 from shardwright.encoders.base import Box, PictureWriter, Preparing, pixels
 from shardwright.encoders.picture import Writer
 from shardwright.recipes import Recipe
 from shardwright.storage import extents
 from shardwright.storage.extents import Extent
 from shardwright.store.facts import Decoded, ImageFile, image_file
-from shardwright.store.provenance import FAST, SRGB
+from shardwright.store.provenance import FAST
 
 _SCALES = (8, 4, 2)  # that a JPEG can be decoded at, besides 1
 
@@ -123,28 +123,30 @@ def look(place: Extent, views: Sequence[View]) -> Look:
         if head.scalable:
             scales = [view.scale(head.size) if view.decode == FAST else 1 for view in views]
     made: dict[int, Any] = {}
-    found: list[Pictures] = []
-    for scale in dict.fromkeys(scales):
-        those = {n: view for n, view in enumerate(views) if scales[n] == scale}
-        pictures = images.read(place, {SRGB}, scale)
+    for scale in sorted(set(scales), reverse=True):  # the largest picture last
+        picture = images.read(place, scale)
         shown: dict[View, Image.Image] = {}
-        for number, view in those.items():
+        for number, view in enumerate(views):
+            if scales[number] != scale:
+                continue
             try:
                 if view not in shown:
-                    shown[view] = _shown(pictures, view)
-                made[number] = _made(place, file, pictures, view, shown[view])
+                    shown[view] = _shown(picture, view)
+                made[number] = _made(place, file, picture, view, shown[view])
             except BadImageError:
                 raise
             except Exception as error:  # a model's own code may raise anything
                 why = str(error) or type(error).__name__
                 raise BadImageError("not_prepared", f"{view.name}: {why}") from error
-        found.append(pictures._replace(by_colour={}))  # only one of them in memory
-    first = min(found, key=lambda pictures: pictures.scale)
-    unapplied = next((each.unapplied for each in found if each.unapplied), None)
-    in_order = tuple(made[number] for number in range(len(views)))
-    decoded = Decoded(*first.decoded, first.scale)
-    colour, animated = first.colour_space, first.animated
-    return Look(first.size, file, unapplied, decoded, colour, animated, in_order)
+    return Look(
+        picture.size,
+        file,
+        picture.unapplied,
+        Decoded(*picture.image.size, picture.scale),
+        picture.colour_space,
+        picture.animated,
+        tuple(made[number] for number in range(len(views))),
+    )
 
 
 def original(place: Extent, file: ImageFile | None) -> bytes | None:
@@ -186,27 +188,27 @@ def _fitted(size: Size, bucket: Bucket) -> Frame:
     return Frame((float(x), float(y), float(x + wide), float(y + high)), target)
 
 
-def _shown(pictures: Pictures, view: View) -> Image.Image:
+def _shown(picture: Picture, view: View) -> Image.Image:
     """Cut a picture to its frame, and resize it to the frame's size."""
-    image, frame = pictures.by_colour[SRGB], view.frame(pictures.size)
+    image, frame = picture.image, view.frame(picture.size)
     if frame.is_resized:
-        return image.resize(frame.size, Image.Resampling.LANCZOS, pictures.place(frame.box))
-    if frame.size == pictures.size:  # it may have been decoded at a smaller scale
+        return image.resize(frame.size, Image.Resampling.LANCZOS, picture.place(frame.box))
+    if frame.size == picture.size:  # it may have been decoded at a smaller scale
         return image
     left, top, right, bottom = map(int, frame.box)
     return image.crop((left, top, right, bottom))
 
 
 def _made(
-    place: Extent, file: ImageFile | None, pictures: Pictures, view: View, image: Image.Image
+    place: Extent, file: ImageFile | None, picture: Picture, view: View, image: Image.Image
 ) -> NDArray[Any] | bytes:
     """Prepare what a view shows, or write its file."""
-    frame = view.frame(pictures.size)
+    frame = view.frame(picture.size)
     if view.writer is not None:
-        kept = pictures.plain and frame.size == pictures.size
+        kept = picture.plain and frame.size == picture.size
         return view.writer.write(pixels(image), original(place, file) if kept else None)
     if view.prepare is None:
         return pixels(image)
-    padded = pictures.scale > 1 and not frame.is_resized
-    box = pictures.place(frame.box) if padded else None
+    padded = picture.scale > 1 and not frame.is_resized
+    box = picture.place(frame.box) if padded else None
     return np.ascontiguousarray(view.prepare(image, box))

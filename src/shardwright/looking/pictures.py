@@ -17,14 +17,13 @@ from PIL import Image
 
 from shardwright.comparing.vectors import even
 from shardwright.deriving import images
-from shardwright.deriving.images import BadImageError, Pictures, Size
+from shardwright.deriving.images import BadImageError, Picture, Size
 from shardwright.encoders.base import pixels
 from shardwright.errors import ShardwrightError
 from shardwright.looking import latents
 from shardwright.looking.latents import Agreement, Numbers, Pair, Preview
 from shardwright.looking.sources import Source
 from shardwright.recipes import Component
-from shardwright.store.provenance import SRGB
 from shardwright.store.records import CROP, Record
 from shardwright.verifying.image_places import ends_below
 
@@ -117,7 +116,7 @@ class Previews:
         """Read an image, upright, and not much larger than this side."""
         fit = (s for s in _SCALES if found.is_scalable and max(found.size) >= 2 * side * s)
         with suppress(BadImageError):
-            return _upright(images.read(found.path, {SRGB}, next(fit, 1)))
+            return _upright(images.read(found.path, next(fit, 1)))
         return None
 
     def _places(self, path: str) -> Iterator[str]:
@@ -242,9 +241,9 @@ def _crop(record: Record, size: Size) -> Box | None:
     return (left, top, right, bottom) if inside else None
 
 
-def _upright(found: Pictures) -> Image.Image:
+def _upright(found: Picture) -> Image.Image:
     """Give the picture without what pads it when it is decoded at a smaller scale."""
-    image = found.by_colour[SRGB]
+    image = found.image
     box = found.place((0, 0, *found.size))
     left, top, right, bottom = map(round, box)
     if (left, top, right, bottom) == (0, 0, *image.size):

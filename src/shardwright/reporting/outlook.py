@@ -8,15 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from shardwright.deriving import sources
-from shardwright.deriving.captions import CAPTION, CaptionError, Given, beside
+from shardwright.deriving.captions import CAPTION, CaptionError, CaptionFiles, beside
 from shardwright.deriving.changes import find as find_changes
 from shardwright.deriving.decoders import Heads
 from shardwright.deriving.images import BadImageError
 from shardwright.deriving.inventory import Inventory
-from shardwright.deriving.moves import Moves
-from shardwright.deriving.outcomes import Earlier
+from shardwright.deriving.outcomes import EarlierFailures
 from shardwright.deriving.prepare import Measuring
-from shardwright.deriving.recorded import named
+from shardwright.deriving.recorded import Moves, with_ids
 from shardwright.deriving.settings import digest
 from shardwright.deriving.views import left_out
 from shardwright.errors import InputMissingError, ShardwrightError, StorageError
@@ -58,14 +57,14 @@ def outlook(
     given, problem, is_gone = None, None, False
     try:
         texts = {folder: file} if file else paths.captions_of(Path(folder), store)
-        given = Given(texts, found, store.recipe) if texts else None
+        given = CaptionFiles(texts, found, store.recipe) if texts else None
     except ShardwrightError as error:  # with which derive would stop
         problem = str(error)
         missing = isinstance(error, InputMissingError) and not os.path.exists(error.path or "")
         is_gone = missing and not _is_gone_below(folder, store)
-    found = named(found, folder, store, given)
+    found = with_ids(found, folder, store, given)
     changes = find_changes(found, folder, store, progress)
-    found = changes.named(found)
+    found = changes.with_recorded_ids(found)
     inventory = Inventory(found, store, given, progress, update=True, renamed=changes.renamed)
     outdated = inventory.outdated(store.recipe.components)
     new = store.next
@@ -144,7 +143,7 @@ class _Left:
 
     def __init__(self, store: Store, measure: Measuring, moves: Moves) -> None:
         self.recipe, self.measure = store.recipe, measure
-        self.failed = Earlier(store, moves)
+        self.failed = EarlierFailures(store, moves)
         texts = {component.name for component in store.recipe.captions}
         entries = provenance.readable(store.folder)
         self.encoders = {str(entries[n].settings.get("encoders")) for n in texts & entries.keys()}

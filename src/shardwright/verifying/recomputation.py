@@ -24,8 +24,8 @@ import numpy as np
 from PIL import Image
 
 from shardwright import encoders
-from shardwright.deriving.choices import load, view_of
-from shardwright.deriving.making import Maker, Making
+from shardwright.deriving.encoding import DeviceEncoder, Encoding
+from shardwright.deriving.recipe import load, view_of
 from shardwright.deriving.results import Results
 from shardwright.encoders.base import DTYPES, Encoder, Options, PictureWriter
 from shardwright.engine.local import cores
@@ -122,9 +122,9 @@ class Remaker:
         self.following = {c: view for c, view in self._views.items() if c.follows_picture}
         self.results = Results(self.recipe, self.following, keeps=False)
 
-    def maker(self, device: str, progress: Progress) -> Maker:
+    def maker(self, device: str, progress: Progress) -> DeviceEncoder:
         """Load the models."""
-        making = Making(
+        making = Encoding(
             recipe=self.recipe,
             encoders=encoders.SETS[0],
             components=self.components,
@@ -137,7 +137,7 @@ class Remaker:
             cores=cores(),
             loaded=self._loaded,
         )
-        return Maker(making, device, progress)
+        return DeviceEncoder(making, device, progress)
 
 
 def _located(component: Component, entry: Entry, file: RecipeFile) -> tuple[RecipeFile, Component]:

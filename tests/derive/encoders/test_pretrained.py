@@ -265,7 +265,7 @@ def test_pictures_of_every_mode_equal_a_plain_run(
     close(
         one(
             encoder(name, checkpoints[name]),
-            pixels(images.read(str(path), ["srgb"]).by_colour["srgb"]),
+            pixels(images.read(str(path)).image),
         ),
         expected,
     )
@@ -291,7 +291,7 @@ def test_a_picture_lying_on_its_side_is_encoded_upright(
     lying.save(tmp_path / "x.png", exif=exif)
     array = one(
         encoder("vae", checkpoints["vae"]),
-        pixels(images.read(str(tmp_path / "x.png"), ["srgb"]).by_colour["srgb"]),
+        pixels(images.read(str(tmp_path / "x.png")).image),
     )
     assert array.shape == (16, 6, 9)
     close(array, plain_vae(checkpoints["vae"], np.array(upright)))

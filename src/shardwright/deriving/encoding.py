@@ -1,8 +1,8 @@
-"""How samples are made, as a value that can be sent to a worker; and one device that makes them."""
+"""How samples are encoded, as a value that can be sent to a worker; and one device that does it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Hashable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -22,14 +22,13 @@ from shardwright.deriving.batches import (
     tune,
 )
 from shardwright.deriving.decoders import Decoders, Heads, OneDecoder, children_for, copies_for
-from shardwright.deriving.order import REACH, Order, shape
-from shardwright.deriving.pipeline import Pipeline, Said, Sink, Times
+from shardwright.deriving.images import BadImageError
+from shardwright.deriving.pipeline import REACH, Order, Pipeline, Report, Said, Sink
 from shardwright.deriving.prepare import Array, Measuring, Sample
+from shardwright.deriving.recorded import recorded_size
 from shardwright.deriving.results import as_stored
-from shardwright.deriving.summary import DeriveSummary, Trial
 from shardwright.deriving.views import View, look
 from shardwright.encoders.base import Encoder, Options, PictureWriter, preparing
-from shardwright.engine.local import cores
 from shardwright.errors import ShardwrightError
 from shardwright.interrupts import at_once
 from shardwright.progress import Progress
@@ -39,7 +38,7 @@ _WAITING = 16  # threads that may wait for a store, while others have images dec
 
 
 @dataclass(frozen=True)
-class Making:
+class Encoding:
     """How samples are made; small, and picklable unless encoders of the caller's are among it."""
 
     recipe: Recipe
@@ -64,73 +63,30 @@ class Making:
         return {**self.__dict__, "loaded": {}, "guarded": False}
 
 
-@dataclass
-class Report(Times):
-    """What devices have done, and how long it took."""
-
-    encode: dict[str, float] = field(default_factory=dict)  # seconds, by pass
-    # By component: inputs, and the batches they were in.
-    fills: dict[str, tuple[int, int]] = field(default_factory=dict)
-    memory: dict[str, int] = field(default_factory=dict)  # the most bytes in use, by device
-
-    def add(self, other: Report) -> None:
-        """Add what another device has done."""
-        self.seconds += other.seconds
-        self.waited += other.waited
-        self.read += other.read
-        for name, took in other.encode.items():
-            self.encode[name] = self.encode.get(name, 0) + took
-        for name, (inputs, batches) in other.fills.items():
-            before = self.fills.get(name, (0, 0))
-            self.fills[name] = (before[0] + inputs, before[1] + batches)
-        for device, most in other.memory.items():
-            self.memory[device] = max(self.memory.get(device, 0), most)
-
-    def forecast(self, summary: DeriveSummary, tried: int, left: int, devices: int) -> Trial:
-        """Reckon what the images that are left will take, from what those that were tried took."""
-        made = max(summary.derived, 1)  # those that failed were not encoded
-        read = self.read / tried
-        encode = {name: took / made for name, took in self.encode.items()}
-        reading, encoding = read / cores(), sum(encode.values()) / devices
-        # A device works while the next images are read; a CPU has to do both.
-        on_cpu = self.memory.keys() <= {"cpu"}
-        seconds = left * (reading + encoding if on_cpu else max(reading, encoding))
-        written = sum(part.bytes_written for part in summary.components.values())
-        return Trial(
-            images=summary.derived,
-            left=left,
-            read=round(read, 6),
-            encode={name: round(took, 6) for name, took in encode.items()},
-            memory=self.memory,
-            seconds_left=round(seconds, 3),
-            bytes_left=max(0, summary.bytes_needed - written) if left else 0,
-        )
-
-
-class Maker:
+class DeviceEncoder:
     """The encoders of one device, and the pipeline through them."""
 
-    def __init__(self, making: Making, device: str, progress: Progress) -> None:
+    def __init__(self, encoding: Encoding, device: str, progress: Progress) -> None:
         """Load the encoders, and try them: a broken model stops a run before it begins."""
-        self.making, self.progress = making, progress
-        found, shared = dict(making.loaded), dict[Any, Any]()
-        for component in making.components:
+        self.encoding, self.progress = encoding, progress
+        found, shared = dict(encoding.loaded), dict[Any, Any]()
+        for component in encoding.components:
             if component not in found:
-                options = Options(device, making.dtypes.get(component.name))
+                options = Options(device, encoding.dtypes.get(component.name))
                 with at_once():
-                    found[component] = encoders.load(making.encoders, component, options, shared)
-        self.views = {c: _complete(view, c, found.get(c)) for c, view in making.views.items()}
+                    found[component] = encoders.load(encoding.encoders, component, options, shared)
+        self.views = {c: _complete(view, c, found.get(c)) for c, view in encoding.views.items()}
         self.passes = passes(found, self.views)
-        self.times = Report()
+        self.so_far = Report()
         for each in self.passes:
-            if not set(making.work).isdisjoint(each.components):
+            if not set(encoding.work).isdisjoint(each.components):
                 try_out(each)
 
     def empties(self) -> dict[str, Array]:
         """Encode the empty caption; give what is stored, by the suffix of its member."""
         found: dict[str, Array] = {}
         for each in self.passes:
-            if wanted := [c for c in each.components if c in self.making.empties]:
+            if wanted := [c for c in each.components if c in self.encoding.empties]:
                 found |= _empty(each, wanted, self.progress)
         return found
 
@@ -143,14 +99,14 @@ class Maker:
         measure: Measuring = images.measure,
     ) -> Generator[Said, None, None]:
         """Run samples through a pipeline; ``pictures`` is how many of them are read, about."""
-        making, recipe = self.making, self.making.recipe
-        order = Order(samples, partial(shape, views=self.views, measure=measure), making.reach)
+        encoding, recipe = self.encoding, self.encoding.recipe
+        order = Order(samples, partial(_shape, views=self.views, measure=measure), encoding.reach)
         with ExitStack() as stack:
-            children = children_for(pictures, making.cores)
-            copied = making.guarded and not children
+            children = children_for(pictures, encoding.cores)
+            copied = encoding.guarded and not children
             if copied:
-                children = copies_for(pictures, making.cores)
-            decoders = stack.enter_context(Decoders(look, children, making.cores, copied=copied))
+                children = copies_for(pictures, encoding.cores)
+            decoders = stack.enter_context(Decoders(look, children, encoding.cores, copied=copied))
             # For samples that may have killed a worker: they must not kill this one.
             one, heads = stack.enter_context(OneDecoder(look)), stack.enter_context(Heads())
 
@@ -159,26 +115,26 @@ class Maker:
                 most_lost = recipe.selection.max_tokens_lost
                 return prepare.read(sample, recipe.texts, self.passes, self.views, *ways, most_lost)
 
-            pipeline = Pipeline(order, read, self._batcher, sink, self.progress, self.times)
+            pipeline = Pipeline(order, read, self._batcher, sink, self.progress, self.so_far)
             yield from pipeline.run(total, self._readers(decoders))
 
     def _readers(self, decoders: Decoders[Any, Any]) -> int:
         """Choose how many threads read; none where they would share one core with the encoders."""
-        if self.making.waits:
+        if self.encoding.waits:
             return decoders.threads + _WAITING
-        alone = self.making.cores == 1 and all(each.device == "cpu" for each in self.passes)
+        alone = self.encoding.cores == 1 and all(each.device == "cpu" for each in self.passes)
         return 0 if alone else decoders.threads
 
     @cached_property
     def _batcher(self) -> Batcher:
         """Make the batches of all pipelines, by the room that there is when models are loaded."""
-        making = self.making
-        rooms = {} if making.batch_size else machine.rooms(self.passes)
-        batcher = Batcher(self.passes, making.batch_size or BATCH_SIZE, self.progress, rooms)
-        if making.compile:
-            bucket = making.recipe.buckets[0]
+        encoding = self.encoding
+        rooms = {} if encoding.batch_size else machine.rooms(self.passes)
+        batcher = Batcher(self.passes, encoding.batch_size or BATCH_SIZE, self.progress, rooms)
+        if encoding.compile:
+            bucket = encoding.recipe.buckets[0]
             for through in self.passes:
-                if not set(making.work).isdisjoint(through.components):
+                if not set(encoding.work).isdisjoint(through.components):
                     tune(through, batcher, images.Size(bucket.width, bucket.height))
         return batcher
 
@@ -186,7 +142,7 @@ class Maker:
         """Say what was done."""
         devices = {each.device for each in self.passes} | {"cpu"}
         return replace(
-            self.times,
+            self.so_far,
             encode={each.name: took for each, took in self._batcher.seconds.items() if took},
             fills={
                 component.name: fill
@@ -195,6 +151,21 @@ class Maker:
             },
             memory={device: machine.peak_memory(device) for device in sorted(devices)},
         )
+
+
+def _shape(sample: Sample, views: Mapping[Component, View], measure: Measuring) -> Hashable:
+    """Give what samples that are encoded together have in common: the sizes of what is encoded."""
+    if sample.alone:  # then their order is that of the images
+        return None
+    following = [c for c in sample.make if c.follows_picture and c.is_array]
+    if not following:
+        return None
+    try:
+        size = sample.size or recorded_size(sample.record)
+        size = size or measure(sample.source.place)
+        return tuple(views[component].frame(size).size for component in following)
+    except BadImageError:  # reading it gives the reason
+        return "unreadable"
 
 
 def _complete(view: View, component: Component, encoder: object) -> View:

@@ -22,8 +22,8 @@ from itertools import chain, islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardwright.deriving.batches import BATCH_SIZE
-from shardwright.deriving.making import Maker, Making, Report
-from shardwright.deriving.pipeline import ALONE, Sink
+from shardwright.deriving.encoding import DeviceEncoder, Encoding
+from shardwright.deriving.pipeline import ALONE, Report, Sink
 from shardwright.deriving.prepare import Array, Sample
 from shardwright.deriving.results import Committer, Sealer
 from shardwright.engine import DONE, DeviceEngine
@@ -40,42 +40,42 @@ _SHARES = 8  # groups for each device at least, so that all end at about the sam
 DIED = "worker_died"  # the reason of a sample at which workers die
 
 
-class Empties(NamedTuple):
+class EmptyArrays(NamedTuple):
     """The empty caption, by the suffix of its members; each worker encodes it, and one is used."""
 
     arrays: dict[str, Array]
 
 
-class Idle(NamedTuple):
+class IdleTime(NamedTuple):
     """The part of the time in which the encoders of a worker were idle."""
 
     worker: str  # its machine and process
     part: float
 
 
-class _Telling(Progress):
+class _Messages(Progress):
     """Keeps what a worker says until it is sent."""
 
     def __init__(self) -> None:
-        self._told: deque[str] = deque()
+        self._texts: deque[str] = deque()
 
     def say(self, text: str) -> None:
-        self._told.append(text)
+        self._texts.append(text)
 
-    def told(self) -> Iterator[str]:
+    def taken(self) -> Iterator[str]:
         """Give what was said since, once."""
-        while self._told:
-            yield self._told.popleft()
+        while self._texts:
+            yield self._texts.popleft()
 
 
-class Drawing(Sink[list[Any]], Generic[Task]):
+class TaskSink(Sink[list[Any]], Generic[Task]):
     """A sink that also draws the tasks whose samples end in it; it says DONE after each."""
 
     def __init__(self, tasks: Iterator[Task]) -> None:
         self._tasks, self._held = tasks, list[Task]()
         self.ended = False  # whether there are no more tasks
 
-    def drawn(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[Sample]:
         """Give the samples of the tasks that are drawn, until one must be alone, or has been.
 
         If a worker died at a task, no sample of another one may be encoded beside its own: the next
@@ -102,26 +102,26 @@ class Drawing(Sink[list[Any]], Generic[Task]):
         """Begin a task, and give its samples."""
 
 
-def served(making: Making, device: str, sink: Drawing[Any], pictures: int) -> Iterator[Any]:
+def work_on(encoding: Encoding, device: str, sink: TaskSink[Any], pictures: int) -> Iterator[Any]:
     """Do what a worker does: load the encoders, make all samples that are drawn, and report."""
-    if device.startswith("cuda:") and not making.loaded:  # then this process has no other device
+    if device.startswith("cuda:") and not encoding.loaded:  # then this process has no other device
         import torch
 
         torch.cuda.set_device(device)  # or it would take memory of the first one too
-    progress = _Telling()
-    maker = Maker(making, device, progress)
-    if making.empties:
-        yield Empties(maker.empties())
+    progress = _Messages()
+    encoder = DeviceEncoder(encoding, device, progress)
+    if encoding.empties:
+        yield EmptyArrays(encoder.empties())
     while not sink.ended:
-        for messages in maker.run(sink.drawn(), sink, 0, pictures):
-            yield from progress.told()
-            yield Idle(f"{os.uname().nodename}:{os.getpid()}", maker.times.idle)
+        for messages in encoder.run(sink.samples(), sink, 0, pictures):
+            yield from progress.taken()
+            yield IdleTime(f"{os.uname().nodename}:{os.getpid()}", encoder.so_far.idle)
             yield from messages
-    yield from progress.told()
-    yield maker.report()
+    yield from progress.taken()
+    yield encoder.report()
 
 
-class Hearing(ABC, Generic[Task]):
+class TaskRunner(ABC, Generic[Task]):
     """Gives tasks to devices, and takes the messages about them."""
 
     def __init__(
@@ -150,7 +150,7 @@ class Hearing(ABC, Generic[Task]):
     def note(self) -> str:
         """Say how far the work is."""
 
-    def hear(
+    def run_tasks(
         self, worker: Callable[[str, Iterator[Task]], Iterator[Any]], tasks: Iterator[Task]
     ) -> None:
         """Run all tasks."""
@@ -162,9 +162,9 @@ class Hearing(ABC, Generic[Task]):
                         self.progress.say(message)
                     case Report():
                         self.report.add(message)
-                    case Empties(arrays):
+                    case EmptyArrays(arrays):
                         self._keep(arrays)
-                    case Idle(worker_, part):
+                    case IdleTime(worker_, part):
                         self._idle[worker_] = part
                         self._say()
                     case _:
@@ -216,15 +216,15 @@ class Made(NamedTuple):
 class Worker:
     """What a device does with the groups that it draws."""
 
-    making: Making
+    encoding: Encoding
     sealer: Sealer
     pictures: int  # that it will read, about
 
     def __call__(self, device: str, groups: Iterator[Group]) -> Iterator[Any]:
-        return served(self.making, device, _Sink(self.sealer, groups), self.pictures)
+        return work_on(self.encoding, device, _Sink(self.sealer, groups), self.pictures)
 
 
-class _Sink(Drawing[Group]):
+class _Sink(TaskSink[Group]):
     """Seals samples, and says to which group they belong."""
 
     def __init__(self, sealer: Sealer, groups: Iterator[Group]) -> None:
@@ -256,7 +256,7 @@ class _Sink(Drawing[Group]):
         return said
 
 
-class Publisher(Hearing[Group]):
+class Publisher(TaskRunner[Group]):
     """Publishes what workers have sealed, in the order of the images."""
 
     def __init__(
@@ -277,10 +277,10 @@ class Publisher(Hearing[Group]):
         """Make all samples, and say what the devices have done."""
         self._total, count = total, len(self.devices.names)
         size = max(1, min(_LARGEST, total // (_SHARES * count)))
-        making = replace(worker.making, reach=2 * size, cores=self.devices.cores_each)
-        worker = replace(worker, making=making, pictures=worker.pictures // count)
+        encoding = replace(worker.encoding, reach=2 * size, cores=self.devices.cores_each)
+        worker = replace(worker, encoding=encoding, pictures=worker.pictures // count)
         try:
-            self.hear(worker, self._groups(samples, size))
+            self.run_tasks(worker, self._groups(samples, size))
         finally:  # no worker is left
             store = self._committer.store
             for group in self._given.values():
