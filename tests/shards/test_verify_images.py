@@ -173,10 +173,24 @@ def test_an_image_with_an_id_of_its_path_is_found_by_how_that_ends(
     shutil.copytree(images, tmp_path / "elsewhere/copy")
     shutil.rmtree(images / "a")
     assert equal(verify(shards, tmp_path / "elsewhere/copy"), 4)
+    report = verify(shards, tmp_path / "elsewhere")  # where two have each name
+    assert (report.recomputed, report.not_compared) == (0, 12)
     shutil.rmtree(tmp_path / "elsewhere/copy/b")
-    for against in ("copy", "copy/a"):  # those of b are not taken for those of a
-        report = verify(shards, tmp_path / "elsewhere" / against)
+    for against in ("elsewhere", "elsewhere/copy", "elsewhere/copy/a"):
+        report = verify(shards, tmp_path / against)  # those of b are not taken for those of a
         assert (report.recomputed, report.not_compared, report.outdated) == (2, 6, 0)
+
+
+def test_images_that_were_moved_into_other_folders_are_found_by_name(
+    shards: Path, images: Path
+) -> None:
+    for path in images.glob("*.png"):
+        (images / path.stem).mkdir()
+        path.rename(images / path.stem / path.name)
+    assert equal(verify(shards, images), 6)
+    shutil.copytree(images / "img000", images / "copy")
+    report = verify(shards, images)
+    assert (report.recomputed, report.not_compared) == (5, 3)
 
 
 def test_a_changed_image_makes_its_sample_outdated(
@@ -325,7 +339,7 @@ def test_a_missing_and_an_unreadable_image_are_not_compared_and_no_damage(
     ("against", "said"),
     [
         ("nowhere", "no such file or folder"),
-        ("empty", "is no store, and has none of the images that the shards show"),
+        ("empty", "is no store, and has no images and no tars of images"),
         ("shards", "is a shard folder"),
         ("images/img000.txt", "is neither a folder nor a .tar file"),
     ],

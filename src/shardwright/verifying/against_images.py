@@ -164,7 +164,7 @@ class Recomputing:
         chosen, found = list(picks), list[_Pick]()
         wanted = [pick.wanted for pick in chosen]
         named = [image for image in wanted if image.path]
-        there = image_places.find(self._images, named)
+        there = image_places.find(self._images, named, self._progress)
         for pick, image in zip(chosen, wanted, strict=True):
             if image.path in there:
                 found.append(pick._replace(place=there[image.path]))

@@ -1,21 +1,22 @@
 """Finds the images of samples below a path, by the paths that their records have.
 
-The images may have moved since: what counts is how a path ends.
+The images may have moved since: what counts is how a path ends, and then the name alone.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from shardwright.building import tars
+from shardwright.building import inputs, tars
 from shardwright.building.tars import TarSample
 from shardwright.deriving.sources import TAR
 from shardwright.errors import DamageError, InputMissingError, UsageError
+from shardwright.progress import Progress
 from shardwright.shards.format import records
 from shardwright.shards.format.manifest import ShardEntry
 from shardwright.shards.format.parts import is_packed, parts_of
@@ -65,23 +66,39 @@ class Wanted(NamedTuple):
         return next(ends) == next(ends)
 
 
-def find(root: Path, wanted: Collection[Wanted]) -> dict[str, Extent]:
-    """Find images by their recorded paths; those that are not there are left out."""
+def find(root: Path, wanted: Collection[Wanted], progress: Progress) -> dict[str, Extent]:
+    """Find images by their recorded paths; those that are not there are left out.
+
+    All files are listed only if an image is not where its path says.
+    """
     found: dict[str, Extent] = {}
     members: dict[str, dict[str, str]] = {}  # by tar, and by member: the recorded path
-    for image in wanted:
-        path, member = _split(image.path)
-        if file := next(filter(image.is_at, _below(root, image.path)), None):
+
+    def choose(image: Wanted, files: Iterable[str], holders: Iterable[str]) -> bool:
+        """Choose the first of the files that may be the image, or of the tars that may hold it."""
+        member = _split(image.path)[1]
+        if file := next(filter(image.is_at, files), None):
             found[image.path] = file
-        elif tar := next((tar for tar in _below(root, path) if image.is_at(f"{tar}/{member}")), ""):
+        elif tar := next((tar for tar in holders if image.is_at(f"{tar}/{member}")), None):
             members.setdefault(tar, {})[member] = image.path
-    for tar, paths in members.items():
+        else:
+            return False
+        return True
+
+    elsewhere = [
+        image
+        for image in dict.fromkeys(wanted)
+        if not choose(image, _below(root, image.path), _below(root, _split(image.path)[0]))
+    ]
+    names = _by_name(root, elsewhere, progress) if elsewhere else {}
+    for image in elsewhere:
+        paths = (image.path, _split(image.path)[0])
+        files, holders = (names.get(os.path.basename(path), []) for path in paths)
+        choose(image, files if len(files) == 1 else [], holders if len(holders) == 1 else [])
+    for tar, paths_of in members.items():
         for sample in tars.samples(tar):
-            if isinstance(sample, TarSample) and sample.image.name in paths:
-                found[paths[sample.image.name]] = sample.image
-    if wanted and not found:
-        what = "is no store, and has none of the images that the shards show"
-        raise InputMissingError(what, path=root, fix=_GIVE)
+            if isinstance(sample, TarSample) and sample.image.name in paths_of:
+                found[paths_of[sample.image.name]] = sample.image
     return found
 
 
@@ -103,3 +120,29 @@ def _split(path: str) -> tuple[str, str]:
     """Cut the path of a member into that of its tar and its name; blank if it is in none."""
     end = path.lower().rfind(f"{TAR}/")
     return ("", "") if end < 0 else (path[: end + len(TAR)], path[end + len(TAR) + 1 :])
+
+
+def _by_name(root: Path, images: Iterable[Wanted], progress: Progress) -> dict[str, list[str]]:
+    """List the images and tars below the root that have the names of these."""
+    paths = (path for image in images for path in (image.path, _split(image.path)[0]))
+    wanted = {os.path.basename(path) for path in paths}
+    names: dict[str, list[str]] = {}
+    for file in _listed(root, progress):
+        if (name := os.path.basename(file)) in wanted:
+            names.setdefault(name, []).append(file)
+    return names
+
+
+def _listed(root: Path, progress: Progress) -> list[str]:
+    """List the images and tars below the root; raise if there are none, or only shards."""
+    found = list[str]()
+    with suppress(InputMissingError):
+        (listed,) = inputs.find([root], progress)
+        folders = {tar: os.path.dirname(os.path.dirname(tar)) for tar in listed.tars}
+        ours = {folder for folder in {*folders.values()} if is_packed(Path(folder))}
+        found += (source.path for source in listed.images if not source.fault)
+        found += (tar for tar, folder in folders.items() if folder not in ours)
+    if not found:
+        what = "is no store, and has no images and no tars of images"
+        raise InputMissingError(what, path=root, fix=_GIVE)
+    return found
