@@ -42,6 +42,7 @@ class _State(threading.local):
 
 
 _state = _State()
+_came = threading.Event()  # a signal, since the main thread catches them
 
 
 def check() -> None:
@@ -50,6 +51,16 @@ def check() -> None:
     if error is not None and not _state.undisturbed:
         _state.pending = None
         raise error
+
+
+def check_in_threads() -> None:
+    """Check, also in other threads than the main one, which it waits for after a signal.
+
+    Only for a wait that may have no end: elsewhere, threads finish what they have begun.
+    """
+    check()
+    if _came.is_set() and not _in_main_thread():
+        raise KeyboardInterrupt
 
 
 @contextmanager
@@ -66,6 +77,7 @@ def caught() -> Iterator[None]:
     found = {number: signal.getsignal(number) for number in _SIGNALS}
     _state.handlers = {n: h for n, h in found.items() if h not in (signal.SIG_IGN, None)}
     _state.pending, _state.signalled, _state.kills = None, False, False
+    _came.clear()
     try:
         for number in _state.handlers:
             signal.signal(number, _receive)
@@ -132,6 +144,7 @@ def _receive(number: int, frame: FrameType | None) -> None:
     except BaseException as error:
         if not _state.signalled:
             _state.pending, _state.signalled = error, True
+            _came.set()
         if signal.getsignal(signal.SIGINT) is _receive:  # even if we hang
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             _state.kills = True

@@ -14,7 +14,7 @@ import time
 from io import FileIO
 from typing import BinaryIO
 
-from shardwright.interrupts import POLL, check
+from shardwright.interrupts import POLL, check_in_threads
 
 _FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _KINDS = {
@@ -41,7 +41,7 @@ def descriptor(
             fd = os.open(path, flags | _FLAGS, 0o644, dir_fd=folder_fd)
             break
         except BlockingIOError:  # another client has a lease on it, which is being revoked
-            check()
+            check_in_threads()
             time.sleep(POLL)
         except ValueError:  # a NUL in a path, which was read from a file
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None

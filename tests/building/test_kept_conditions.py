@@ -61,7 +61,7 @@ def test_an_overwrite_keeps_the_split_until_it_is_dropped(images: Path, output: 
     parts = {part: all_ids(output / part) for part in ("train", "val")}
     log = built(images, output, overwrite=True)
     assert {part: all_ids(output / part) for part in parts} == parts
-    assert f"{output}: kept from the last run: --split val=50%\n" in log
+    assert f"{output}: kept from the last run: --split val=50% (to drop it: --split none)\n" in log
     built(images, output, overwrite=True, split="none")
     assert len(all_ids(output)) == 9
     assert not [path for part in parts for path in output.glob(f"{part}/bucket_*")]

@@ -206,6 +206,28 @@ def test_a_command_that_finds_no_regular_file_ends_and_names_it(
     tally(files_replaced=len(files))
 
 
+@pytest.mark.parametrize(
+    ("line", "file"),
+    [
+        ("look shards --report page.html", "shards/.shardwright/manifest.json"),
+        ("verify shards", "shards/.shardwright/manifest.json"),
+        (
+            "derive images --derived-dir store --encoders sketch",
+            "store/.shardwright/provenance.json",
+        ),
+        ("status store", f"store/{JSONL_NAME}"),
+    ],
+    ids=["look", "verify", "derive", "status"],
+)
+def test_the_error_about_a_pipe_in_the_place_of_a_file_gives_the_fix(
+    project: Project, line: str, file: str
+) -> None:
+    done = project.run(line, Path(file), "a pipe")
+    told = f"error: {file}: is a pipe, not a regular file; put the file itself there\n"
+    assert done.returncode in ENDS
+    assert told in done.stderr
+
+
 # Only regular files are opened, and without waiting. What can still take its time is a file that
 # the kernel has lent to another process, as a file server does: it is asked for it back.
 HOLDER = """
@@ -233,8 +255,10 @@ signal.pause()
         ("verify shards", "shards/.shardwright/manifest.json"),
         ("status store", f"store/{JSONL_NAME}"),
         ("build --from built --components t5 --output-dir out", "built/.shardwright/manifest.json"),
+        (f"derive images --derived-dir out {SKETCH}", "images/img000.png"),
+        (f"derive images --derived-dir out {SKETCH}", "images/img000.txt"),
     ],
-    ids=["verify", "status", "build"],
+    ids=["verify", "status", "build", "derive, a picture", "derive, a caption"],
 )
 def test_a_signal_ends_a_command_that_waits_for_a_file(
     project: Project, line: str, file: str, number: signal.Signals, code: int

@@ -36,10 +36,10 @@ def case(name: str, after: str, *steps: str, engines: str = "", **options: objec
 
 
 PRX = ("prx",)
-NOTHING = "(?!)"
 DERIVE = "shardwright derive --encoders sketch"
 BUILD = "shardwright build --encoders sketch --shard-size 2"
 PACK = "shardwright pack --shard-size 2"
+REFIT = "shardwright derive --recompute vae --fit {other_fit}"
 REMAKE = (
     "shardwright build --from data/shards --components t5 --recipe longer.toml --output-dir longer"
 )
@@ -51,6 +51,12 @@ CHANGES = (
     "mv data/approved/door.png data/approved/gate.png",
     "mv data/approved/door.txt data/approved/gate.txt",
     "rm data/approved/field.png data/approved/field.txt",
+)
+# The three forms of verify.
+VERIFY = (
+    "shardwright verify data/shards",
+    "shardwright verify data/shards --read-data",
+    "shardwright verify data/shards --against data/derived",
 )
 MORE = (
     "picture data/approved/iron.png 26 38 21",
@@ -68,8 +74,15 @@ STORES = (
     case("derive-ids", "derive", "shardwright derive --ids path --update"),
     case("derive-no-images", "inputs", "shardwright derive nowhere --encoders sketch"),
     case(
-        *("derive-bad-flag", "inputs", "shardwright derive --nope", "shardwright derive --prune"),
+        *("derive-bad-flag", "inputs", "shardwright derive --nope", f"{DERIVE} --trial 0"),
         *(f"{DERIVE} --recompute nope", f"{DERIVE} --device nope", f"{DERIVE} --fit nope"),
+    ),
+    case("derive-parts", "inputs", f"{DERIVE} --components vae", "shardwright status", DERIVE),
+    case(
+        *("derive-elsewhere", "inputs"),
+        f"{DERIVE} --recipe longer.toml --derived-dir other --jsonl other.jsonl",
+        "shardwright status other --jsonl other.jsonl --output-dir packed",
+        "shardwright pack other --jsonl other.jsonl -o packed --recipe longer.toml",
     ),
     case(
         *("derive-interrupted", "inputs", f"killed apple.npy {DERIVE}", "shardwright pack"),
@@ -85,32 +98,51 @@ STORES = (
         "shardwright derive --fit {other_fit} --dry-run",
     ),
     case(
-        *("recompute", "derive", "shardwright derive --recompute vae --fit {other_fit} --dry-run"),
-        "shardwright derive --recompute vae --fit {other_fit}",
+        *("recompute", "derive", f"{REFIT} --dry-run"),
+        REFIT,
         *("shardwright status", "shardwright verify"),
         engines="two",
     ),
     case(
-        *("recompute-fit", "derive", "shardwright derive --recompute vae --fit {other_fit}"),
+        *("recompute-fit", "derive", REFIT),
         again="",
     ),
     case(
         *("recompute-captions", "derive", "write data/approved/cloud.txt 'a cloud, corrected'"),
         "shardwright derive --recompute t5",
     ),
+    case(
+        *("recompute-failed", "derive", "write data/approved/cloud.png 'no picture'"),
+        *(REFIT, "shardwright status", "shardwright pack"),
+        *("shardwright derive --recompute none", REFIT, f"{REFIT} --drop-failed"),
+    ),
     case("changed", "pack", *CHANGES, "shardwright status", "shardwright derive"),
     case("update-dry-run", "pack", *CHANGES, "shardwright derive --update --prune --dry-run"),
     case("update", "pack", *CHANGES, "shardwright derive --update", engines="two", again=""),
     case("prune", "pack", *CHANGES, "shardwright derive --update --prune", engines="two", again=""),
+    case(
+        *("prune-below", "derive", "rm data/approved/more/house.png data/approved/more/house.txt"),
+        "picture other/kite.png 26 38 22",
+        "write other/kite.txt 'a kite elsewhere'",
+        "shardwright derive other",
+        "shardwright derive other --prune-below data/approved/more --dry-run",
+        "shardwright derive other --prune-below data/approved/more",
+    ),
     case("update-nothing", "derive", "shardwright derive --update --prune"),
     case(
         *("migrate-dry-run", "inputs", "shardwright migrate --derived-dir stage1 --dry-run"),
+        "shardwright migrate --derived-dir stage1 --dry-run --json",
         layouts=PRX,
     ),
     case(
         *("migrate", "inputs", "shardwright migrate --derived-dir stage1"),
         engines="two",
         again="",
+        layouts=PRX,
+    ),
+    case(
+        *("migrate-no-backup", "inputs"),
+        "shardwright migrate --derived-dir stage1 --no-backup --json",
         layouts=PRX,
     ),
     case(
@@ -130,6 +162,11 @@ STORES = (
 PACKS = (
     case("pack", "derive", f"{PACK} --sha256", engines="two ray", again="--resume"),
     case("pack-dry-run", "derive", f"{PACK} --dry-run", f"{PACK} --dry-run --limit 3 --json"),
+    case(
+        *("pack-dry-runs", "pack", f"{PACK} --overwrite --bucket {{bucket}} --dry-run"),
+        *(f"{PACK} --sha256 --resume --dry-run", f"{PACK} --dry-run --output-dir other --shuffle"),
+        f"{PACK} --split val=40% --bucket {{bucket}} --dry-run --output-dir other",
+    ),
     case(
         "pack-more", "derive-more", "shardwright pack", "shardwright pack --resume", engines="two"
     ),
@@ -195,7 +232,7 @@ PACKS = (
     case(
         *("pack-other-settings", "pack", "picture data/approved/iron.png 26 38 21"),
         "write data/approved/iron.txt 'a new picture of iron'",
-        *("shardwright derive --recompute vae --fit {other_fit}", "shardwright pack --append"),
+        *(REFIT, "shardwright pack --append"),
         *("shardwright pack --sync", f"{PACK} --resume"),
     ),
     case(
@@ -227,13 +264,17 @@ PACKS = (
     case(
         *("pack-locked", "pack", "hold 3 shardwright pack --overwrite", "shardwright pack --sync"),
         *("shardwright index --for hf", "shardwright verify data/shards"),
-        files=NOTHING,
     ),
 )
 
 BUILDS = (
     case("build", "inputs", BUILD, engines="two ray", again=""),
     case("build-dry-run", "inputs", f"{BUILD} --dry-run", f"{BUILD} --dry-run --limit 2 --json"),
+    case("build-dry-run-split", "inputs", f"{BUILD} --split val=40% --dry-run"),
+    case(
+        *("build-lists", "inputs", f"{BUILD} --ids path --ids-file good.txt -o listed"),
+        f"{BUILD} --exclude-ids-file good.txt --shuffle --seed 3",
+    ),
     case("build-overwrite-dry-run", "build", f"{BUILD} --overwrite --dry-run"),
     case("build-again", "build", BUILD, "shardwright build --append"),
     case(
@@ -303,10 +344,8 @@ BUILDS = (
         f"{BUILD} --output-dir small/shards --dry-run",
         f"{BUILD} --output-dir small/shards --ignore-space",
     ),
-    case("build-locked", "inputs", f"hold 5 {BUILD}", BUILD, f"{BUILD} --overwrite", files=NOTHING),
-    case(
-        "derive-locked", "inputs", f"hold 5 {DERIVE}", DERIVE, "shardwright status", files=NOTHING
-    ),
+    case("build-locked", "inputs", f"hold 5 {BUILD}", BUILD, f"{BUILD} --overwrite"),
+    case("derive-locked", "inputs", f"hold 5 {DERIVE}", DERIVE, "shardwright status"),
     case(
         *("derive-no-space", "inputs", "mount small 8k", f"{DERIVE} --derived-dir small/store"),
         f"{DERIVE} --derived-dir small/store --dry-run",
@@ -376,7 +415,13 @@ DAMAGE = (
         *("damage-array", "derive", "rm data/derived/vae_latents/apple.npy"),
         *("cut data/derived/t5_hidden/bread.npy 300", "flip data/derived/vae_latents/cloud.npy 20"),
         "cp data/derived/vae_latents/door.npy data/derived/vae_latents/orphan.npy",
-        *("shardwright verify", "shardwright status", PACK, "shardwright derive"),
+        *("shardwright verify", "shardwright verify --read-data", "shardwright status", PACK),
+        "shardwright derive",
+    ),
+    case(
+        *("damage-jsonl", "derive", "flip data/derived/approved_image_dataset.jsonl 1"),
+        *("shardwright verify", "shardwright verify --read-data", "shardwright status", PACK),
+        "shardwright derive",
     ),
     case(
         *("damage-record", "derive", "write data/derived/.shardwright/provenance.json '{'"),
@@ -384,20 +429,15 @@ DAMAGE = (
     ),
     case(
         *("damage-byte", "pack", "flip data/shards/bucket_{bucket}/shard-000000.tar 2000"),
-        *("shardwright verify data/shards", "shardwright verify data/shards --read-data"),
-        "shardwright verify data/shards --against data/derived",
+        *VERIFY,
     ),
     case(
         *("damage-length", "pack", "cut data/shards/bucket_{bucket}/shard-000000.tar 5000"),
-        *("shardwright verify data/shards", "shardwright verify data/shards --read-data"),
+        *VERIFY,
     ),
     case(
         *("damage-gone", "pack", "rm data/shards/bucket_{bucket}/shard-000000.tar"),
-        *(
-            "shardwright verify data/shards",
-            "shardwright pack --append",
-            "shardwright build --append",
-        ),
+        *(*VERIFY, "shardwright pack --append", "shardwright build --append"),
         *("shardwright status", "shardwright look data/shards --id apple"),
     ),
     case(
@@ -406,24 +446,16 @@ DAMAGE = (
             "pack",
             "flip data/shards/.shardwright/index/bucket_{bucket}/shard-000000.idx -9",
         ),
-        *(
-            "shardwright verify data/shards",
-            "shardwright pack --append",
-            "shardwright index --for dali",
-        ),
+        *(*VERIFY, "shardwright pack --append", "shardwright index --for dali"),
     ),
     case(
         *("damage-manifest", "pack", "flip data/shards/.shardwright/manifest.json 100"),
-        *(
-            "shardwright verify data/shards",
-            "shardwright pack --append",
-            "shardwright index --for hf",
-        ),
+        *(*VERIFY, "shardwright pack --append", "shardwright index --for hf"),
         *("shardwright look data/shards --id apple", "shardwright build --append"),
     ),
     case(
         *("damage-no-manifest", "pack", "rm data/shards/.shardwright/manifest.json"),
-        *("shardwright verify data/shards", "shardwright pack --append", PACK),
+        *(*VERIFY, "shardwright pack --append", PACK),
     ),
     case(
         *(
@@ -431,7 +463,7 @@ DAMAGE = (
             "pack",
             "cp tars/00000.tar data/shards/bucket_{bucket}/shard-000009.tar",
         ),
-        *("shardwright verify data/shards", "shardwright pack --append"),
+        *(*VERIFY, "shardwright pack --append"),
     ),
     case(
         "foreign-shards",
@@ -447,6 +479,7 @@ SHOWN = (
         "shardwright look data/derived --duplicates copies.jsonl --threshold 0.9",
         "shardwright look data/derived --id eagle --save eagle.png",
         "shardwright look data/derived --id nowhere",
+        "shardwright look data/derived --duplicates copies.jsonl --component vae",
         "rm eagle.png",
     ),
     case(
@@ -454,6 +487,11 @@ SHOWN = (
         "shardwright look data/shards --duplicates copies.jsonl",
         "shardwright look data/shards --id eagle",
         "shardwright look data/shards --compare data/derived --report compared.html",
+    ),
+    case(
+        *("look-moved", "derive", "mv data/approved/eagle.png data/approved/more/eagle.png"),
+        "shardwright look data/derived --id eagle",
+        "shardwright look data/derived --id eagle --images data/approved/more",
     ),
     case("look-nothing", "inputs", "shardwright look", "shardwright look nowhere --id a"),
     *(
@@ -484,16 +522,25 @@ SHOWN = (
             for name in ("migrate", "status", "verify", "look", "index", "recipe", "demo")
         ),
     ),
+    # In the other layout every command has --json.
+    case(
+        *("json", "pack", "shardwright pack --json", f"{PACK} --sha256 --resume --json"),
+        *("shardwright verify data/shards --json", "shardwright verify nowhere --json"),
+        "shardwright look data/shards --duplicates copies.jsonl --json",
+        "shardwright recipe --json",
+        *("shardwright index --for hf --json", "shardwright index --for hf --remove --json"),
+        *("flip data/shards/bucket_{bucket}/shard-000000.tar 2000", "shardwright derive --json"),
+        "shardwright verify data/shards --against data/derived --json",
+        layouts=PRX,
+    ),
     case(
         *("demo", "inputs", "shardwright demo shown --pictures 3"),
         files=r"\.(tar|npy|png|txt|html|toml)$",  # others hold the times of its pictures
-        layouts=PRX,
     ),
     case(
         "completion",
         "inputs",
         *(f"shardwright completion {name}" for name in ("bash", "zsh", "fish")),
-        layouts=PRX,
     ),
 )
 

@@ -1,7 +1,7 @@
 """All that is not compared as it is: times, speeds, free space, and places of this machine.
 
-Of standard error only the lines with an error or a warning are compared: the others are progress,
-whose order and number depend on the speed of the machine.
+Of standard error only errors and warnings are compared: the other lines are progress, whose order
+and number depend on the speed of the machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ PRINTED = (
     (r"(?m)^step +an image +rate$", "step  an image  rate"),
     (rf" +{_NUMBER} ms +{_NUMBER} images/s", "  MS  RATE"),
     (rf"(?m)(?<=^memory: at most ){_NUMBER} \w+", "BYTES"),
-    (r'(?<="trial": )\{\n(?:.|\n)*?\n  \}', "TRIAL"),
+    (
+        rf'"read": {_VALUE}(,\s+"encode": )\{{[^}}]*\}}(,\s+"memory": )\{{[^}}]*\}}',
+        r'"read": NUMBER\1NUMBERS\2NUMBERS',
+    ),
     # The room on the disk.
     (rf"{_NUMBER}(?: [kMGT]?B)? free", "SPACE free"),
     # Who holds a lock.
@@ -61,6 +64,9 @@ def printed(text: str, folder: Path) -> str:
     return text
 
 
+# The beginning of a line of standard error that says what is wrong.
+_COMPLAINT = re.compile(r"(?:[\w ]+: )?(error|warning): ")
+
 # The checksum at the end of a document, of which a path of this machine is a part.
 _CHECKSUM = re.compile(rb'(?<="xxh3": ")[0-9a-f]{16}(?="\n}\n$)')
 
@@ -75,6 +81,9 @@ def held(data: bytes, folder: Path) -> bytes:
 
 
 def complaints(text: str) -> str:
-    """Give the lines of standard error that say what is wrong."""
-    told = re.compile(r"(?:[\w ]+: )?(error|warning): ")
-    return "".join(line for line in text.splitlines(keepends=True) if told.match(line))
+    """Give what standard error says is wrong: such a line, and those below it that are indented."""
+    found, told = "", False
+    for line in text.splitlines(keepends=True):
+        told = bool(_COMPLAINT.match(line)) or (told and line.startswith(" "))
+        found += line if told else ""
+    return found

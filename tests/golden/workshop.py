@@ -180,6 +180,8 @@ class Workshop:
             environment |= {f"GOLDEN_{name.upper()}": value for name, value in hook.items()}
         name = words[0] if words else ""
         flags = _ON[name][engine].split() if name in _ON else []
+        if flags and flags[0] in words:  # the case gives it itself
+            flags = []
         if engine == "ray" and name in ("pack", "build", "verify"):
             flags += _RAY.split()
         return subprocess.Popen(

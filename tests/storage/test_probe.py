@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from shardwright.errors import StorageError
-from shardwright.storage import probe, urls
+from shardwright.storage import urls
 from shardwright.storage.probe import require_conditions
 from shardwright.storage.urls import Url, names_below
-from tests.flaky import Flaky
+from tests.flaky import Flaky, How
 from tests.servers import new_bucket, use_s3
 from tests.storage.conftest import Answer
 
@@ -29,25 +28,31 @@ def test_a_store_that_knows_conditions_is_used_with_them(root: Url) -> None:
     assert names_below(root) == []
 
 
-def test_what_a_killed_run_has_left_is_removed_by_a_later_one(
-    root: Url, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_run_has_left_is_removed_by_the_next_one(root: Url) -> None:
     folder = root / "shards"
     (folder / ".shardwright/probe-0123456789abcdef").write(b"first")
     (folder / ".shardwright/other").write(b"stays")
-    monkeypatch.setattr(probe, "IDLE", 1)
-    time.sleep(2.5)  # stores give the time in seconds
     require_conditions(folder)
     assert names_below(root) == ["shards/.shardwright/other"]
 
 
-def test_the_probe_of_a_run_at_the_same_time_stays(root: Url) -> None:
-    folder = root / "shards"
-    other = folder / ".shardwright/probe-0123456789abcdef"
-    other.write(b"first")
+@pytest.mark.parametrize("at", range(2, 11))
+def test_a_run_whose_probe_is_removed_by_another_one_tries_again(
+    moto: str, proxy: Flaky, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    folder, take, removed = new_bucket(moto) / "shards", proxy.take, list[str]()
+
+    def taken(request: str) -> How | None:
+        how = take(request)
+        if len(proxy.requests) >= at and not removed:
+            removed.append(request.split()[1].partition("?")[0].partition("/.shardwright/")[2])
+            (folder / ".shardwright" / removed[0]).remove()
+        return how
+
+    monkeypatch.setattr(proxy, "take", taken)
     require_conditions(folder)
-    assert names_below(root) == ["shards/.shardwright/probe-0123456789abcdef"]
-    assert other.read_bytes() == b"first"
+    assert removed[0].startswith("probe-")
+    assert names_below(folder) == []
 
 
 def test_a_store_that_ignores_conditions_is_refused(careless: Url) -> None:

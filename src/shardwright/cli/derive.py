@@ -297,9 +297,10 @@ def _counts(summary: DeriveSummary) -> str:
         f"derived: {summary.derived:,}",
         f"already_complete: {summary.already_complete:,}",
         f"failed: {summary.failed:,}",
+        *by_reason(summary.failed_by_reason),
     ]
     if summary.left_out:
-        lines.append(f"left_out: {total(summary.left_out):,}")
+        lines += [f"left_out: {total(summary.left_out):,}", *by_reason(summary.left_out)]
     if summary.kept_captions:
         lines.append(f"kept_captions: {summary.kept_captions:,} (the new text is not encoded)")
     if summary.replaced_captions and not summary.updated_captions:
@@ -315,13 +316,8 @@ def _counts(summary: DeriveSummary) -> str:
             lines.append(f"{name}: {len(paths):,} (for example {shown(paths[0])})")
     lines += change_lines(summary) + facts_lines(summary)
     lines += caption_lines(summary.caption_rows)
-    for reasons, before in (
-        (summary.unused_rows, "unused_rows, "),
-        (summary.unapplied_profiles, ""),
-        (summary.failed_by_reason, "  "),
-        (summary.left_out, "  "),
-    ):
-        lines += by_reason(reasons, before)
+    lines += by_reason(summary.unused_rows, "unused_rows, ")
+    lines += by_reason(summary.unapplied_profiles, "")
     if summary.fit is not None:
         lines.append(f"fit {summary.fit}")
     return "\n".join(lines)

@@ -40,6 +40,7 @@ from shardwright.engine.local import (
     spawn,
 )
 from shardwright.errors import ShardwrightError
+from shardwright.interrupts import POLL, check_in_threads
 from shardwright.storage.extents import Extent
 
 Arguments = ParamSpec("Arguments")
@@ -201,12 +202,22 @@ class _Child:
         if self.connection is None:
             self.start()
         assert self.connection is not None
-        if not self.ready and (failure := self.connection.recv()):
+        if not self.ready and (failure := self._received(self.connection)):
             raise ShardwrightError(f"{_START}: {failure}")
         self.ready = True
         self.connection.send(call)
-        parts: list[tuple[int, bool]] = self.connection.recv()
+        parts: list[tuple[int, bool]] = self._received(self.connection)
         return parts
+
+    def _received(self, connection: Connection) -> Any:  # noqa: ANN401
+        """Receive an answer; a process that waits for its file may never give one."""
+        try:
+            while not connection.poll(POLL):
+                check_in_threads()
+        except BaseException:
+            self.end()  # else its answer would be taken for that of the next call
+            raise
+        return connection.recv()
 
     def end(self) -> int | None:
         """End the process, whatever it is doing, and give its exit code."""

@@ -152,13 +152,14 @@ def announce(
     }
     kept = msgspec.structs.replace(settings, **given)
     words = kept.conditions(asked.folder)
+    droppable = [f"{flag} none" for name, flag in CONDITIONS.items() if getattr(kept, name)]
     if settings.split is not None and "split" not in asked.given:
         words = [*split_flags(settings.split, last.top), *words]
+        if asked.way == "overwrite" and not alone(targets):
+            droppable.insert(0, "--split none")
     if words:
-        drop = ""
-        if asked.way == "sync" or (asked.way == "overwrite" and not settings.buckets):
-            drop = ", ".join(f"{flag} none" for n, flag in CONDITIONS.items() if getattr(kept, n))
-            drop = drop and f" (to drop it: {drop})"
+        can_drop = asked.way == "sync" or (asked.way == "overwrite" and not settings.buckets)
+        drop = f" (to drop it: {', '.join(droppable)})" if can_drop and droppable else ""
         spelt = " ".join(map(quoted, words))
         progress.say(f"{last.top}: kept from the last run: {spelt}{drop}")
     if asked.way != "resume" and (listed := _differences(asked, last, settings)):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from shardwright import regular
-from shardwright.errors import InputMissingError, SourceChangedError, StorageError
+from shardwright.errors import InputMissingError, SourceChangedError, StorageError, refusal
 
 if TYPE_CHECKING:
     from shardwright.storage.fetched import FetchedFolder
@@ -94,7 +94,7 @@ class MappedFolder:
             except FileNotFoundError:
                 yield None
             except OSError as error:
-                raise StorageError(str(error.strerror), path=f"{self.name}/{path}") from error
+                raise refusal(Path(f"{self.name}/{path}"), error) from error
 
     def stamp(self, path: str) -> Stamp | None:
         """Give a value that changes when a file is replaced or written to, if there is one."""

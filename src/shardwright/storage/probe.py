@@ -8,10 +8,11 @@ from contextlib import suppress
 from shardwright.errors import StorageError
 from shardwright.layout import STATE_FOLDER
 from shardwright.storage.objects import NEW, ConditionError, UnsupportedError, tried
-from shardwright.storage.remote import IDLE, RemotePlace
+from shardwright.storage.remote import RemotePlace
 from shardwright.storage.urls import Url
 
 _PREFIX = "probe-"
+_TRIES = 3  # another run may remove the file, which looks as if conditions were ignored
 
 
 def require_conditions(folder: Url) -> None:
@@ -20,14 +21,9 @@ def require_conditions(folder: Url) -> None:
     A store that ignores conditions would let two writers replace each other's files, so it is
     refused.
     """
-    probe = folder / STATE_FOLDER / f"{_PREFIX}{os.urandom(8).hex()}"
     try:
-        first = probe.write(b"first")
-        try:
-            _remove_left(probe)
-            knows = _knows_conditions(probe, first)
-        finally:
-            probe.remove()
+        _remove_left(folder / STATE_FOLDER)
+        knows = any(_knows_conditions(folder / STATE_FOLDER) for _ in range(_TRIES))
     except StorageError as error:
         what = f"cannot write to this folder ({error.what})"
         raise StorageError(what, path=folder, fix=error.fix) from error
@@ -37,22 +33,18 @@ def require_conditions(folder: Url) -> None:
         raise StorageError(what, path=folder, fix=fix)
 
 
-def _remove_left(probe: Url) -> None:
-    """Remove the files of tries that were killed: those an hour older than this one.
-
-    Younger ones may be of runs that are under way. Only the store's own clock counts.
-    """
-    folder = probe.parent
+def _remove_left(folder: Url) -> None:
+    """Remove the files of tries that were killed; a run that loses its own so tries again."""
     with suppress(StorageError):  # it may not be allowed, and nothing depends on it
         for name in folder.names():
-            if name.startswith(_PREFIX) and name != probe.name:
-                other, own = (folder / name).head(), probe.head()
-                if other and own and other.st_mtime_ns < own.st_mtime_ns - IDLE * 10**9:
-                    (folder / name).remove()
+            if name.startswith(_PREFIX):
+                (folder / name).remove()
 
 
-def _knows_conditions(probe: Url, first: str) -> bool:
+def _knows_conditions(folder: Url) -> bool:
     """Whether a store refuses to replace a file that exists, or that has another etag by now."""
+    probe = folder / f"{_PREFIX}{os.urandom(8).hex()}"
+    first = probe.write(b"first")
     try:
         replaced = _written(probe, b"second", NEW)
         updated = _written(probe, b"third", first)
@@ -62,6 +54,8 @@ def _knows_conditions(probe: Url, first: str) -> bool:
         if isinstance(error.__cause__, UnsupportedError):
             return False
         raise
+    finally:
+        probe.remove()
 
 
 def _written(probe: Url, data: bytes, condition: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from shardwright import regular
-from shardwright.errors import ProvenanceError, UsageError
+from shardwright.errors import ProvenanceError, UsageError, refusal
 from shardwright.layout import STATE_FOLDER
 from shardwright.recipes import SPECIFICATION, Component
 from shardwright.storage import files
@@ -108,7 +108,8 @@ def read_document(path: Path, kind: type[T], fix: str) -> T | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise ProvenanceError(str(error.strerror), path=path) from error
+        known = refusal(path, error).fix
+        raise ProvenanceError(str(error.strerror), path=path, fix=known) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise ProvenanceError("cannot be read", path=path, fix=fix) from None
 
