@@ -23,7 +23,7 @@ from shardwright.encoders.sketch import load
 from shardwright.recipes import SPECIFICATION, Component
 
 try:
-    from shardwright.encoders.preparing import Pixels, Prepares, Preprocessing
+    from shardwright.encoders.base import Pixels, Prepares, Preprocessing
 except ImportError:  # the source of an earlier commit, in which only methods prepare
     from importlib import import_module
 

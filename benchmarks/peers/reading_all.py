@@ -25,7 +25,7 @@ from PIL import Image, ImageOps
 from shardwright.deriving import images
 from shardwright.deriving.decoders import Decoders
 from shardwright.deriving.views import View, look
-from shardwright.encoders.preparing import Pixels, Preprocessing
+from shardwright.encoders.base import Pixels, Preprocessing
 from shardwright.recipes import SPECIFICATION
 from shardwright.store.provenance import FAST
 
