@@ -98,7 +98,7 @@ def test_decoding_is_called_the_bottleneck_only_where_the_cores_are_busy(
     summary = shardwright.build(images, output_dir=tmp_path / "quick", encoders="sketch")
     busy = replace(summary, encoder_waited=0.96, cores_used=0.7)
     assert "encoder idle 96%: image decoding is the bottleneck]" in describe(busy)
-    monkeypatch.setattr("shardwright.deriving.making.look", decoding.look_slowly)
+    monkeypatch.setattr("shardwright.deriving.encoding.look", decoding.look_slowly)
     summary = shardwright.build(images, output_dir=tmp_path / "slow", encoders="sketch")
     assert summary.encoder_waited > 0.5
     assert "bottleneck" not in describe(summary)

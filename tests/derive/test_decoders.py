@@ -299,7 +299,7 @@ def test_an_image_that_kills_its_decoder_is_a_failure_and_the_rest_goes_on(
 ) -> None:
     images = make_images(tmp_path / "images", 8)
     monkeypatch.setattr(decoders, "_FEW", 1)
-    monkeypatch.setattr("shardwright.deriving.making.look", decoding.look_or_die)
+    monkeypatch.setattr("shardwright.deriving.encoding.look", decoding.look_or_die)
     summary = sketch(images, tmp_path / "derived")
     assert (summary.derived, summary.failed) == (7, 1)
     assert summary.failed_by_reason["decoder_died"].example == str(images / "img003.png")

@@ -20,6 +20,7 @@ from shardwright.deriving.prepare import (
 )
 from shardwright.deriving.recorded import Moves, recorded_text
 from shardwright.deriving.settings import EncoderSettings
+from shardwright.deriving.sources import Source
 from shardwright.deriving.views import left_out
 from shardwright.errors import InputMissingError
 from shardwright.interrupts import check
@@ -60,6 +61,7 @@ class Plan:
         self._earlier, self._textless = EarlierFailures(settings.store, moves), 0
         self._selects = settings.store.recipe.selection != Selection()
         names = [component.name for component in components]
+        found_by_opening: list[tuple[Source, tuple[str, str]]] = []
         opens = self._selects or request.dry_run
         if opens:
             progress.phase("look at images", len(inventory.sources), "images")
@@ -79,8 +81,12 @@ class Plan:
                 outcomes.complete += 1
             elif failure := self._failure(number, make):
                 outcomes.fail(source, *failure, names)
+            elif request.dry_run and (failure := self._opened(number, make)):
+                found_by_opening.append((source, failure))
             else:
                 self._add(number, make)
+        for source, (reason, detail) in found_by_opening:
+            outcomes.fail(source, reason, detail, names)
         if self._textless == len(inventory.sources):
             field = next(filter(None, map(inventory.missing_text, range(len(inventory.sources)))))
             beside_it = ", or write name.txt beside name.jpg" * (field == CAPTION)
@@ -116,17 +122,19 @@ class Plan:
                 return NO_CAPTION, "not in --captions, the record, or a .txt file beside it"
             return NO_CAPTION, f"no {field} in --captions or the record"
         shares_text = wants_text and source.shares_text and CAPTION in needed
-        is_dry = self.settings.request.dry_run
-        sample = self._sample(number, make) if shares_text or is_dry else None
-        if sample and shares_text and not sample.texts[CAPTION]:
+        if shares_text and not self._sample(number, make).texts[CAPTION]:
             return shared_text(source)
-        if sample and is_dry:
-            try:
-                read_texts(sample, needed)
-                if reads_picture:
-                    self._measure(source.path)
-            except (BadImageError, CaptionError) as error:
-                return error.args[0], error.args[1]
+        return None
+
+    def _opened(self, number: int, make: tuple[Component, ...]) -> tuple[str, str] | None:
+        """Say why an image would fail, as far as its texts and the head of its file show it."""
+        sample = self._sample(number, make)
+        try:
+            read_texts(sample, self.settings.store.recipe.texts)
+            if any(component.source == "image" for component in make):
+                self._measure(sample.source.path)
+        except (BadImageError, CaptionError) as error:
+            return error.args[0], error.args[1]
         return None
 
     def _add(self, number: int, make: tuple[Component, ...]) -> None:
