@@ -51,7 +51,7 @@ SAMPLE_MEMORY = 88  # bytes of a process that has opened a set, for a sample
 
 # Requests, counted at a server: for a shard beside its parts, and for all of a set.
 SHARD_PUTS = 5  # begin and complete; its index, its records, its commit
-SHARD_GETS = 9  # the commit twice, each file before and after, the note that the run goes on
+SHARD_GETS = 4  # the note which run is the driver; each file after it is published
 PAGE = 1000  # objects in a LIST, or a DELETE
 READ_AHEAD = 1 << 23  # bytes of a range when a file is read from its begin to its end
 VERIFY_GETS = 6  # of a shard beside its ranges
