@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import random
 import threading
@@ -365,3 +366,18 @@ def test_a_reader_goes_on_after_a_read_that_failed(
                 data += reader.pread(len(data), step)
     assert failed
     assert data == some_bytes(10 * (1 << 16) + 9)
+
+
+def test_a_reader_that_is_closed_holds_nothing_of_what_it_has_read(file: Url) -> None:
+    gc.collect()
+    gc.disable()  # as between two collections, when many pictures are read
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            with RemoteFile(file) as reader:
+                reader.pread(0, 1 << 18)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert held < 5 << 18

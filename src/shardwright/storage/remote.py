@@ -80,9 +80,10 @@ class RemoteFile:
         self.close()
 
     def close(self) -> None:
-        """Stop reading ahead."""
+        """Stop reading ahead, and let go of what was read."""
         self._closed.set()
         self._forget()
+        self._start, self._data = 0, b""
 
     def pread(self, offset: int, size: int) -> bytes:
         """Read some bytes; fewer only at the end."""
