@@ -15,9 +15,11 @@ from shardwright import (
     LockedError,
     Progress,
     ShardExistsError,
+    SourceChangedError,
     StorageError,
     UsageError,
 )
+from shardwright.building import state
 from shardwright.cli.main import main
 from shardwright.shards.format import manifest
 from shardwright.storage import files, urls
@@ -318,3 +320,89 @@ def test_a_store_that_ignores_conditions_is_refused(
     )
     assert not held(folder)
     urls._store.cache_clear()
+
+
+class _KilledError(Exception):
+    """The process is gone."""
+
+
+def killed(images: Path, folder: Url, where: str, **options: Any) -> None:  # noqa: ANN401
+    """Build, and die when a function of the manifest is called."""
+
+    def dying(*_: object, **__: object) -> None:
+        raise _KilledError
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(manifest, where, dying)
+        with pytest.raises(_KilledError):
+            build(images, folder, **options)
+
+
+@pytest.mark.parametrize("kind", ["tar", "idx", "commit"])
+def test_what_is_lost_before_the_manifest_is_written_is_made_again(
+    bucket: Url, images: Path, output: Path, kind: str
+) -> None:
+    folder = bucket / "shards"
+    build(images, output)
+    killed(images, folder, "save_manifest")
+    (plan,) = {name.split("/")[3] for name in held(bucket) if "/build/" in name}
+    lost = {
+        "tar": "bucket_16x16/shard-000000.tar",
+        "idx": ".shardwright/index/bucket_16x16/shard-000000.idx",
+        "commit": f".shardwright/build/{plan}/commits/000000.json",
+    }
+    assert (folder / lost[kind]).is_file()
+    files.remove(folder / lost[kind])
+    build(images, folder)
+    assert_same(folder, output)
+    assert_ok(folder)
+
+
+def test_a_finished_build_stays_as_it_is_if_a_run_that_was_too_late_has_left_its_note(
+    bucket: Url, images: Path
+) -> None:
+    folder, noted = bucket / "shards", list[bytes]()
+    build(images, folder, progress=_Noting(folder, noted))
+    (folder / NOTE).write(noted[0])
+    before = {name: each.etag for name, each in folder.walk() if name != NOTE}
+    times = {name: each.st_mtime_ns for name, each in folder.walk()}
+    with pytest.raises(LockedError, match="or has finished it"):
+        build(images, folder)
+    assert build(images, folder).already_there == 10
+    found = dict(folder.walk())
+    assert {name: each.etag for name, each in found.items()} == before
+    shards = [name for name in found if name.endswith((".tar", ".idx"))]
+    assert {name: found[name].st_mtime_ns for name in shards} == {n: times[n] for n in shards}
+
+
+NOTE = ".shardwright/unfinished.json"
+
+
+class _Noting(Progress):
+    """Keeps the note of the unfinished run."""
+
+    def __init__(self, folder: Url, noted: list[bytes]) -> None:
+        self.folder, self.noted = folder, noted
+
+    def advance(self, count: int) -> None:
+        if not self.noted and (self.folder / NOTE).is_file():
+            self.noted.append((self.folder / NOTE).read_bytes())
+
+
+def test_a_run_that_looks_after_another_has_finished_leaves_no_note(
+    bucket: Url, images: Path
+) -> None:
+    folder, split = bucket / "shards", "test=60%,val=40%"
+    save_plan = state.save_plan
+
+    def late(*given: Any) -> None:  # noqa: ANN401 - of save_plan
+        patched.undo()
+        build(images, folder, split=split)
+        save_plan(*given)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(state, "save_plan", late)
+        with pytest.raises(SourceChangedError, match="in the meantime"):
+            build(images, folder, split=split)
+    assert not [name for name in held(folder) if name.endswith("unfinished.json")]
+    assert build(images, folder, split=split).already_there == 10

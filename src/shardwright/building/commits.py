@@ -21,7 +21,8 @@ written since they looked. So nothing that a later driver has made is ever repla
 3. When all tasks are done, ``differing`` compares all files and commits with what is known of them.
    Where they differ, their tasks are run again.
 4. Then the driver replaces its mark by the word that the commits are final, which fails if another
-   run is the driver. From then on nothing is replaced, and the manifest is written.
+   run is the driver. Then the manifest is written. Until it is, only what is no longer as its commit
+   says is made again.
 """
 
 from __future__ import annotations
@@ -237,12 +238,8 @@ class DirectCommits(Commits):
         seen = place_at(self.folder).etag(_DRIVER)
         if self.are_final:
             return replace(self, driver=seen)
-        own = self._marked(secrets.token_bytes(16), seen)
-        notes = map(manifest.load_unfinished, self.targets.values())
-        if not any(note is not None and note.plan == self.plan for note in notes):
-            files.remove(self.folder / _DRIVER)  # another run has just finished it
-            raise self._taken()
-        return replace(self, driver=own)
+        self._require_begun()
+        return replace(self, driver=self._marked(secrets.token_bytes(16), seen))
 
     def storage(self, shard: Shard, attempt: str) -> Place:
         return place_at(self.targets[shard.part])
@@ -279,13 +276,15 @@ class DirectCommits(Commits):
         return {number: commit for number, commit in commits.items() if number not in again}
 
     def reopen(self, shards: Sequence[Shard], found: Mapping[int, Commit]) -> dict[int, There]:
-        if self.are_final:
+        again = [shard for shard in shards if shard.number not in found]
+        if not again:
             return {}
-        etags, there, given = self._etags(), self._there(shards), dict[int, There]()
+        etags, there, given = self._etags(), self._there(again), dict[int, There]()
         self._require_driver()
-        for shard in shards:
+        self._require_begun()  # else its commits are being removed
+        for shard in again:
             files_of, etag = there[shard.number], etags.get(shard.number, NEW)
-            if shard.number not in found and (files_of or etag):
+            if files_of or etag:
                 check()
                 with suppress(ConditionError):  # somebody commits it just now, which does not count
                     claim = self._write(shard, secrets.token_bytes(16), etag)
@@ -337,6 +336,22 @@ class DirectCommits(Commits):
             return place_at(self.folder).write(_DRIVER, data, seen)
         except ConditionError:
             raise self._taken() from None
+
+    def _require_begun(self) -> None:
+        """Raise if no folder waits for this plan any more, because another run has finished it."""
+        if not any(map(self._waits, self.targets.values())):
+            for folder in self.targets.values():
+                manifest.remove_unfinished(folder, self.plan)
+            raise self._taken()
+
+    def _waits(self, folder: Location) -> bool:
+        """Whether a folder has the note of this plan, but not its shards in the manifest.
+
+        Who looks too late leaves such a note for a moment, and if it is killed then, for good.
+        """
+        note, done = manifest.load_unfinished(folder), manifest.load_manifest(folder)
+        listed = done is not None and done.runs[-1].plan == self.plan
+        return note is not None and note.plan == self.plan and not listed
 
     def _require_driver(self) -> None:
         """Raise if another run has become the driver, or has finished."""

@@ -17,7 +17,7 @@ from shardwright.building.outcome import Outcome
 from shardwright.building.plan import PLAN_NAME, PlanFile
 from shardwright.building.remembered import NOTED
 from shardwright.building.rows import INPUTS_NAME
-from shardwright.errors import DamageError, LockedError
+from shardwright.errors import DamageError, LockedError, SourceChangedError
 from shardwright.layout import STATE_FOLDER
 from shardwright.packing import publish
 from shardwright.packing.start import Start
@@ -44,7 +44,7 @@ def begin(outcome: Outcome) -> None:
             try:
                 if manifest.save_unfinished(place.folder, _note(outcome, place, planned)):
                     begun.append(place.folder)
-            except LockedError:
+            except (LockedError, SourceChangedError):
                 for folder in begun:
                     manifest.remove_unfinished(folder, plan.digest)
                 raise
