@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ import pytest
 
 from shardwright import PackSummary, ShardExistsError, UsageError, pack
 from shardwright.errors import DamageError
+from shardwright.packing import start
+from shardwright.packing.start import Target
 from shardwright.shards.format import manifest
+from shardwright.shards.format.manifest import Manifest, PackSettings, Run, ShardEntry
 from shardwright.storage.files import using
 from tests import commands
 from tests.faults import Killed, KillingDisk, contents
@@ -243,3 +247,40 @@ def test_resume_does_not_replace_shards_of_others(store: Store, output: Path) ->
     with pytest.raises(ShardExistsError, match="nothing was written"):
         pack(derived_dir=store.root, output_dir=output, resume=True)
     assert theirs.read_bytes() == b"precious"
+
+
+def test_a_run_of_very_many_shards_is_gone_over_again_in_a_moment(tmp_path: Path) -> None:
+    settings = PackSettings(buckets=[], shuffle=False, seed=None, limit=None, shard_size=1)
+    count, runs, shards = 30_000, list[Run](), list[ShardEntry]()
+    for number in range(2):
+        run = Run(
+            tool="",
+            append=False,
+            settings=settings,
+            plan=str(number),
+            total_records=count,
+            ready_records=count,
+            skipped_incomplete=0,
+            skipped_by_reason={},
+            samples=count,
+            shards=count,
+        )
+        runs.append(run)
+    for number in range(2 * count):
+        entry = ShardEntry(
+            run=number // count,
+            path=f"bucket_64x64/shard-{number:06}.tar",
+            bucket="64x64",
+            samples=1,
+            bytes=1 << 20,
+            xxh3="",
+            index_xxh3="",
+            records_xxh3="",
+        )
+        shards.append(entry)
+    (tmp_path / ".shardwright").mkdir()
+    manifest.save_manifest(tmp_path, Manifest(runs=runs, shards=shards))
+    began = time.process_time()
+    found = start.resume(Target(tmp_path))
+    assert time.process_time() - began < 4
+    assert len(found.base.shards) == count

@@ -294,18 +294,18 @@ def _last_as_unfinished(output: Location) -> Unfinished | None:
     """Give the last run of a folder as if it had not finished, to go over it again."""
     if (done := manifest.load_manifest(output)) is None:
         return None
-    run, base = done.runs[-1], without_last(done)
+    last, run = len(done.runs) - 1, done.runs[-1]
     if run.is_build:
         fix = f"pack with --append, or with {with_layout('--overwrite', run.settings)}"
         raise UsageError("its last run was a build, which is finished", path=output, fix=fix)
-    written = [shard.path for shard in done.shards if shard not in base.shards]
-    ids = {path: index.load(output, path).head.ids for path in written} if run.sync else {}
+    written = [shard.path for shard in done.shards if shard.run == last] if run.sync else []
+    ids = {path: index.load(output, path).head.ids for path in written}
     return Unfinished(
         append=run.append,
         plan=run.plan,
         settings=run.settings,
         replaces=[],
-        base=base,
+        base=without_last(done),
         jsonl=run.jsonl,
         store_id=run.store_id,
         sync=Before(done, ids) if run.sync else UNSET,
