@@ -50,10 +50,6 @@ IDLE = 3600  # seconds after which nobody is working on an upload any more
 _AGAIN = "run the same command again"
 
 
-class AbortedUploadError(StorageError):
-    """Somebody has aborted an upload: another run of the same command, when it was ended."""
-
-
 class RemoteFile:
     """A file at an object store, read in ranges by one thread.
 
@@ -212,8 +208,8 @@ class Upload(Sink):
         try:
             return tried(request, str(self.url), stop)
         except NoUploadError as error:
-            what = "its upload was aborted"
-            raise AbortedUploadError(what, path=self.url, fix=_AGAIN) from error
+            what = "its upload was aborted"  # by another run of the same command, when it was ended
+            raise StorageError(what, path=self.url, fix=_AGAIN) from error
 
     def _wait(self, most: int) -> None:
         """Wait until at most so many parts are being sent."""
@@ -307,7 +303,7 @@ class RemotePlace:
         Without names, as a run does at its start, these are the uploads that got no part for an
         hour: another run may be at work there, and it can not be seen which uploads are whose. With
         names, these are all uploads of such files: of tasks whose workers this run has ended. If
-        another run sends the same file at that moment, that is an AbortedUploadError there.
+        another run sends the same file at that moment, that is an error there.
         """
         where, objects, since = str(self.folder), self.folder.objects, time.time_ns() - IDLE * 10**9
         prefix = f"{self.folder.key}/" if self.folder.key else ""
