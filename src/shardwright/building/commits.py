@@ -21,8 +21,8 @@ written since they looked. So nothing that a later driver has made is ever repla
 3. When all tasks are done, ``differing`` compares all files and commits with what is known of them.
    Where they differ, their tasks are run again.
 4. Then the driver replaces its mark by the word that the commits are final, which fails if another
-   run is the driver. Then the manifest is written. Until it is, only what is no longer as its commit
-   says is made again.
+   run is the driver, and the manifest is written. Until then, what is no longer as its commit says
+   is made again.
 """
 
 from __future__ import annotations
