@@ -20,6 +20,7 @@ from shardwright import (
     UsageError,
 )
 from shardwright.building import state
+from shardwright.building.commits import DirectCommits
 from shardwright.cli.main import main
 from shardwright.shards.format import manifest
 from shardwright.storage import files, urls
@@ -336,6 +337,31 @@ def killed(images: Path, folder: Url, where: str, **options: Any) -> None:  # no
         patched.setattr(manifest, where, dying)
         with pytest.raises(_KilledError):
             build(images, folder, **options)
+
+
+@pytest.mark.parametrize("all_fail", [False, True])
+def test_nothing_stays_of_a_shard_whose_images_fail_after_its_worker_has_died(
+    bucket: Url, images: Path, all_fail: bool
+) -> None:
+    def dying(*_: object) -> None:
+        raise _KilledError
+
+    folder, path = bucket / "shards", "bucket_16x16/shard-000000"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(DirectCommits, "_write", dying)
+        with pytest.raises(_KilledError):
+            build(images, folder)
+    assert len([name for name in held(folder) if path in name]) == 3
+    for image in images.glob("*.png"):
+        if all_fail or image.stem in json.loads((folder / IDS).read_bytes().split(b"\n")[0])["ids"]:
+            image.write_bytes(b"broken")
+    build(images, folder)
+    assert not [name for name in held(folder) if path in name]
+    if not all_fail:
+        assert_ok(folder)
+
+
+IDS = ".shardwright/index/bucket_16x16/shard-000000.idx"
 
 
 @pytest.mark.parametrize("kind", ["tar", "idx", "commit"])

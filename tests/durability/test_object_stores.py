@@ -570,6 +570,20 @@ def test_a_worker_that_was_thought_dead_does_no_harm(
     store.cache_clear()
 
 
+def test_a_worker_without_samples_removes_nothing_of_the_one_in_its_place(
+    at: Url, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = states(at, "files")
+    there = reopened(first)
+    second = first.begun()
+    worker = Worker(second, "B", reopened(second))
+    worker.settle()
+    assert isinstance(worker.result, Commit)
+    monkeypatch.setattr(DirectCommits, "_require_driver", lambda _: None)  # it has looked before
+    assert not first.settle(SHARD, Commit(plan=PLAN, number=0), None, there).etag
+    assert not second.differing([SHARD], {0: worker.result})
+
+
 @dataclass
 class Driver:
     """Runs the one task of a plan, and says that its commit is final."""

@@ -79,7 +79,7 @@ class Commit(msgspec.Struct, kw_only=True):
     quality: Quality = msgspec.field(default_factory=Quality)
     images: list[Built] = []  # of the samples of its shard
     profiles: dict[str, Count] = {}  # of colour, not applied
-    etags: dict[str, str] = {}  # at an object store: of the files of the shard, by name
+    etags: dict[str, str] = {}  # at an object store: of the files that are there of it, by name
     etag: str = ""  # at an object store: of this commit, known when it has been written
 
     @property
@@ -247,14 +247,14 @@ class DirectCommits(Commits):
     def settle(
         self, shard: Shard, commit: Commit, storage: Place | None, there: There = _NOTHING
     ) -> Commit:
-        target, names = self.targets[shard.part], names_of(shard.path)
+        names = names_of(shard.path)
         try:
             self._require_driver()
             for name in names:
                 if storage is not None:
                     commit.etags[name] = storage.publish(name, there.get(name, NEW))
-                elif name in there:
-                    files.remove(target / name)
+                elif name in there:  # a removal has no condition: only who ends the plan does it
+                    commit.etags[name] = there[name]
             commit.etag = self._write(shard, _encoded(commit), there.get(_COMMIT, NEW))
         except ConditionError:  # another worker has written here
             commit.etag = ""

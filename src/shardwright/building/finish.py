@@ -113,6 +113,8 @@ def _publish(
     folder, base, plan, commits = place.folder, place.base, found.plan, found.commits
     if place.finished:
         return _last_entries(folder)
+    if not place_at(folder).can_replace:
+        _remove_left(place, found)
     if not any(commit.shard for commit in commits.values()):
         # What was there stays, even with --overwrite.
         remember(folder, plan)
@@ -142,6 +144,15 @@ def _publish(
     built.forget(folder, plans)
     manifest.remove_unfinished(folder, plan.digest)
     return entries
+
+
+def _remove_left(place: Start, found: Outcome) -> None:
+    """Remove at a URL what workers that have died have left of tasks without a shard."""
+    for shard in found.layout.shards:
+        commit = found.commits[shard.number]
+        if shard.part == place.part and commit.shard is None:
+            for name in commit.etags:
+                files.remove(place.folder / name)
 
 
 def _moved(folder: Path, place: Start, made: Sequence[tuple[Commit, str]]) -> list[ShardEntry]:
