@@ -37,9 +37,8 @@ def broken(library: str, error: BaseException) -> MissingExtraError:
     """Make the error for a library that cannot be imported, with the error that is the cause."""
     cause = _cause_of(error)
     what = f"{library} does not work ({type(cause).__name__}: {first_line(cause)})"
-    return MissingExtraError(
-        what, fix=f"install what fails again, or uninstall it; then {_INSTALL}"
-    )
+    fix = "--debug shows which package fails: install that one again, or uninstall it"
+    return MissingExtraError(what, fix=f"{fix}; then {_INSTALL}")
 
 
 def is_import(error: BaseException) -> bool:

@@ -42,8 +42,8 @@ def package(folder: Path, name: str, code: str) -> None:
 
 
 FIX = (
-    "install what fails again, or uninstall it; then run pip install '.[encode]' in the checkout "
-    "of shardwright"
+    "--debug shows which package fails: install that one again, or uninstall it; then run pip "
+    "install '.[encode]' in the checkout of shardwright"
 )
 TORCHVISION = "import torch\n@torch.library.register_fake('torchvision::nms')\ndef nms(): pass\n"
 
