@@ -8,11 +8,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from shardwright import ShardExistsError, build, derive, look, pack, verify
+from shardwright import Progress, ShardExistsError, build, derive, look, pack, verify
 from shardwright.cli.main import main
-from shardwright.comparing import similar
+from shardwright.comparing import copies, similar
 from shardwright.recipes.split import Split
 from tests.derive.pictures import save
 from tests.look.pictures import RECIPE, painted
@@ -206,6 +207,16 @@ def test_verify_warns_of_copies_in_two_parts_and_look_counts_them(
     assert "  2 samples are identical files\n" in text
     assert f"  1 group of identical files is in several parts, {places}\n" in text
     assert "  1 group of near-duplicates is in several parts, for example" in text
+
+
+def test_of_a_group_each_file_that_is_in_two_parts_is_a_pair() -> None:
+    vectors = np.array([[1, 0], [1, 0], [0.99, 0.1], [0.99, 0.1], [0, 1], [0.01, 1]])
+    found = copies.find(np.array([7, 7, 5, 5, 0, 0], np.uint64), vectors, Progress())
+    parts = np.array([0, 1, 0, 1, 0, 1])
+    assert [len(group) for group in found.groups(0.95)] == [4, 2]
+    pairs = [(pair.one, pair.other, pair.similarity is None) for pair in found.across(parts, 0.95)]
+    assert sorted(pairs[:2]) == [(0, 1, True), (2, 3, True)]
+    assert pairs[2:] == [(4, 5, False)]
 
 
 def test_without_copies_in_two_parts_nothing_is_reported(

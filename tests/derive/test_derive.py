@@ -521,6 +521,13 @@ def test_what_was_before_is_listed_also_where_no_choice_restores_it(key: str) ->
     )
 
 
+def test_another_revision_of_a_model_is_refused_with_the_flag_that_goes_on() -> None:
+    model = {"encoders": "pretrained", "model": "org/vae"}
+    entry = Entry({**model, "revision": "abc"}, "shardwright")
+    with pytest.raises(ProvenanceError, match="as before, give --model vae=org/vae@abc; to recom"):
+        require_same({"vae": entry}, {"vae": {**model, "revision": "def"}}, Path("x"))
+
+
 def test_another_model_is_named_with_the_one_before(tmp_path: Path) -> None:
     images, derived = make_images(tmp_path / "images", 2), tmp_path / "derived"
     old, new = Fake(weights="abc", dtype="float32"), Fake(weights="xyz", dtype="float32")

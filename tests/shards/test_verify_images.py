@@ -181,6 +181,16 @@ def test_an_image_with_an_id_of_its_path_is_found_by_how_that_ends(
         assert (report.recomputed, report.not_compared, report.outdated) == (2, 6, 0)
 
 
+def test_an_image_at_its_recorded_path_is_taken_before_others_that_end_alike(
+    tmp_path: Path,
+) -> None:
+    images = make_images(tmp_path / "images", 2, TINY)
+    for number, path in enumerate(sorted(images.glob("*.png"))):
+        save(images / "images" / path.name, gradient(40, 30, 7 + number))
+        (images / "images" / path.with_suffix(".txt").name).write_text("one below")
+    assert equal(verify(built(aged(images), tmp_path / "shards", ids="path"), images), 4)
+
+
 def test_images_that_were_moved_into_other_folders_are_found_by_name(
     shards: Path, images: Path
 ) -> None:

@@ -48,17 +48,23 @@ class Copies:
         return similar.grouped(first, second)
 
     def across(self, parts: Numbers, least: float) -> list[Pair]:
-        """Give a pair of each group that is in several parts: identical files, if it has some."""
+        """Give a pair of each group that is in several parts: identical files, then the others."""
         first, second, strength = self._joined(least)
         labels = np.full(len(parts), -1)
         for label, group in enumerate(similar.grouped(first, second)):
             labels[group] = label
-        found: dict[int, Pair] = {}  # by the group: the first of its pairs
+        identical: dict[int, Pair] = {}  # by the hash: a group may have several such files
+        near: dict[int, Pair] = {}  # by the group: the most similar pair, which comes first
+        known: set[int] = set()  # groups with identical files in several parts
         for place in np.flatnonzero(parts[first] != parts[second]).tolist():
             one, other, cosine = int(first[place]), int(second[place]), float(strength[place])
-            pair = Pair(one, other, None if cosine == _IDENTICAL else cosine)
-            found.setdefault(int(labels[one]), pair)
-        return list(found.values())
+            label = int(labels[one])
+            if cosine == _IDENTICAL:
+                identical.setdefault(int(self.hashes[one]), Pair(one, other, None))
+                known.add(label)
+            elif label not in known:
+                near.setdefault(label, Pair(one, other, cosine))
+        return [*identical.values(), *near.values()]
 
     def _joined(self, least: float) -> tuple[Numbers, Numbers, NDArray[np.floating[Any]]]:
         """Give pairs that join each group: identical files first, then the most similar."""

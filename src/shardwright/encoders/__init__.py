@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from shardwright.encoders.base import Axes, Encoder, Options, PictureWriter
-from shardwright.encoders.packages import require
+from shardwright.encoders.packages import require_torch
 from shardwright.errors import UsageError
 from shardwright.recipes import Component
 from shardwright.recipes.keys import ENCODERS
@@ -61,5 +61,5 @@ def _module(component: Component) -> ModuleType:
     """Import a module only when it is used: the pretrained ones need torch."""
     kind = ENCODERS.get(component.encoder or "")
     if kind is not None and component.encoder != PICTURE:
-        require(("torch",))
+        require_torch()
     return import_module(f"{__name__}.{kind.module if kind else 'own'}")

@@ -33,13 +33,22 @@ def require(
             raise broken(package, error) from error
 
 
+def require_torch() -> None:
+    """Raise if torch is missing, or is older than what our encoders set of it."""
+    require(("torch",))
+    from torch import __version__, backends
+
+    if getattr(backends.cudnn, "conv", None) is None:
+        what = f"the pretrained encoders need torch 2.9 or later, not {__version__}"
+        raise MissingExtraError(what, fix=f"{_INSTALL}, or choose --encoders sketch")
+
+
 def broken(library: str, error: BaseException) -> MissingExtraError:
     """Make the error for a library that cannot be imported, with the error that is the cause."""
     cause = _cause_of(error)
     what = f"{library} does not work ({type(cause).__name__}: {first_line(cause)})"
-    return MissingExtraError(
-        what, fix=f"install what fails again, or uninstall it; then {_INSTALL}"
-    )
+    fix = "--debug shows which package fails: install that one again, or uninstall it"
+    return MissingExtraError(what, fix=f"{fix}; then {_INSTALL}")
 
 
 def is_import(error: BaseException) -> bool:

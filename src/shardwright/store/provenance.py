@@ -214,7 +214,7 @@ def require_same(
 
 
 def flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]]) -> str:
-    """Give the flags that restore old choices; the old model and dtype are listed anyway."""
+    """Give the flags that restore old choices and revisions; old models and dtypes are listed."""
     words: list[str] = []
     for key in _CHOSEN:
         were = [entries[name].settings for name, keys in changed.items() if key in keys]
@@ -223,6 +223,11 @@ def flags_before(entries: Mapping[str, Entry], changed: Mapping[str, list[str]])
             words += [f"--{key}", str(*old)]
             if any(entry.settings.get(key) not in {None, *old} for entry in entries.values()):
                 words += ["--components", ",".join(changed)]  # the others were not made with that
+    for name, keys in changed.items():
+        was = entries[name].settings
+        # Of the hub, which may have a newer one: the user has not named it.
+        if "revision" in keys and {"model", "revision"} <= was.keys():
+            words += ["--model", f"{name}={was['model']}@{was['revision']}"]
     return shlex.join(words) if words else "the settings it was made with"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -110,9 +110,11 @@ def ends_below(root: Path, path: str) -> Iterator[str]:
 
 
 def _below(root: Path, path: str) -> Iterator[str]:
-    """Find files by how their path ends; the root may be the only file."""
+    """Find files by a path below the root, then by how it ends; the root may be the only file."""
     if root.is_dir():
-        return filter(os.path.isfile, ends_below(root, path))
+        inside = path and Path(os.path.abspath(path)).is_relative_to(os.path.abspath(root))
+        places = ends_below(root, path)
+        return filter(os.path.isfile, chain([path], places) if inside else places)
     return iter([str(root)] if root.name == os.path.basename(path) else [])
 
 

@@ -42,8 +42,8 @@ def package(folder: Path, name: str, code: str) -> None:
 
 
 FIX = (
-    "install what fails again, or uninstall it; then run pip install '.[encode]' in the checkout "
-    "of shardwright"
+    "--debug shows which package fails: install that one again, or uninstall it; then run pip "
+    "install '.[encode]' in the checkout of shardwright"
 )
 TORCHVISION = "import torch\n@torch.library.register_fake('torchvision::nms')\ndef nms(): pass\n"
 
@@ -99,6 +99,16 @@ def test_a_library_that_cannot_be_imported_is_not_called_missing(
     with pytest.raises(MissingExtraError) as caught:
         require(["json", "broken_one"])
     assert str(caught.value) == message
+
+
+def test_a_torch_that_is_too_old_is_refused_with_the_version_that_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.delattr(type(torch.backends.cudnn), "conv")  # which torch 2.8 has not
+    with pytest.raises(MissingExtraError, match=r"need torch 2\.9 or later, not .*; run pip"):
+        encoder("vae", tmp_path)
 
 
 def test_a_library_that_is_not_there_is_called_missing() -> None:
