@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from itertools import count, takewhile
 from pathlib import Path
 
 import pytest
@@ -385,8 +386,10 @@ class Growing(Processes):
 def test_a_place_of_a_cluster_where_no_worker_starts_is_left_out(marks: Path) -> None:
     warnings: list[str] = []
     function = DeadAtStart(marks, "second", 3)
-    found = run_on(Growing(TWO.names), function, range(60), Dealt(), warnings.append)
-    assert sorted(found) == list(range(60))
+    tasks = takewhile(lambda task: task < 60 or not warnings, count())
+    found = list(run_on(Growing(TWO.names), function, tasks, Dealt(), warnings.append))
+    assert sorted(found) == list(range(len(found)))
+    assert len(found) >= 60
     what = "the worker on second ended (exit code 7) before its first task"
     assert warnings == [f"{what}; going on without it"]
     assert len(list(marks.iterdir())) == 3

@@ -21,10 +21,10 @@ from shardwright.building import inputs
 from shardwright.building.built import Built
 from shardwright.building.rows import parse
 from shardwright.deriving.captions import CaptionError
-from shardwright.deriving.images import BadImageError, Size
+from shardwright.deriving.images import BadImageError, Size, recorded_size
 from shardwright.deriving.prepare import Sample, require_kept
 from shardwright.deriving.recipe import view_of
-from shardwright.deriving.recorded import recorded_size, recorded_text
+from shardwright.deriving.recorded import recorded_text
 from shardwright.deriving.results import Results, with_tokens
 from shardwright.deriving.sources import Source
 from shardwright.deriving.workers import DIED

@@ -22,10 +22,9 @@ from shardwright.deriving.batches import (
     tune,
 )
 from shardwright.deriving.decoders import Decoders, Heads, OneDecoder, children_for, copies_for
-from shardwright.deriving.images import BadImageError
+from shardwright.deriving.images import BadImageError, recorded_size
 from shardwright.deriving.pipeline import REACH, Order, Pipeline, Report, Said, Sink
 from shardwright.deriving.prepare import Array, Measuring, Sample
-from shardwright.deriving.recorded import recorded_size
 from shardwright.deriving.results import as_stored
 from shardwright.deriving.views import View, look
 from shardwright.encoders.base import Encoder, Options, PictureWriter, preparing

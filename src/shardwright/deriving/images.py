@@ -28,6 +28,8 @@ from shardwright.pictures import PIXEL_LIMIT
 from shardwright.storage import extents
 from shardwright.storage.extents import HEAD, Extent, FarError
 from shardwright.store.facts import image_file
+from shardwright.store.faults import is_side
+from shardwright.store.records import Record
 
 # By content, whatever the name says. Only these: for others, Pillow may start programs.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "QOI")
@@ -62,6 +64,12 @@ class Size(NamedTuple):
 
     width: int
     height: int
+
+
+def recorded_size(record: Record | None) -> Size | None:
+    """Give the size of the picture in a record, if it has one."""
+    width, height = (record or {}).get("width"), (record or {}).get("height")
+    return Size(width, height) if is_side(width) and is_side(height) else None
 
 
 class Head(NamedTuple):

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from shardwright.deriving import captions, images
 from shardwright.deriving.captions import CAPTION, CaptionError, Row
-from shardwright.deriving.images import BadImageError, Size
-from shardwright.deriving.recorded import recorded_size, recorded_text
+from shardwright.deriving.images import BadImageError, Size, recorded_size
+from shardwright.deriving.recorded import recorded_text
 from shardwright.deriving.sources import Source
 from shardwright.deriving.views import Look, View
 from shardwright.deriving.views import look as look_here

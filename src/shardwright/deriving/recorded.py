@@ -18,7 +18,6 @@ from pathlib import Path
 
 from shardwright import regular
 from shardwright.deriving.captions import CaptionFiles
-from shardwright.deriving.images import Size
 from shardwright.deriving.sources import Source, contested, sharing, spelt
 from shardwright.interrupts import check
 from shardwright.storage import files
@@ -26,7 +25,6 @@ from shardwright.storage.paths import above, absolute, exists, is_gone
 from shardwright.storage.urls import is_within
 from shardwright.store import facts, paths, records
 from shardwright.store.facts import ImageFile
-from shardwright.store.faults import is_side
 from shardwright.store.records import Record
 from shardwright.store.store import Store
 
@@ -37,12 +35,6 @@ def recorded_text(record: Record | None, field: str) -> str | None:
     """Give a text of a record, if it has one."""
     text = record.get(field) if record else None
     return text if isinstance(text, str) and text.strip() else None
-
-
-def recorded_size(record: Record | None) -> Size | None:
-    """Give the size of the picture in a record, if it has one."""
-    width, height = (record or {}).get("width"), (record or {}).get("height")
-    return Size(width, height) if is_side(width) and is_side(height) else None
 
 
 def id_of(record: Record) -> str:
